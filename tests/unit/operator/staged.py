@@ -81,12 +81,16 @@ def thing(version: str, kind: str, name: str, spec: dict[str, Any]) -> dict[str,
     return {"apiVersion": version, "kind": kind, "metadata": meta, "spec": spec}
 
 
+def reconciler(objects: Objects, **options: Any) -> Reconciler:
+    """Return a controller with an empty cache, at the time NOW unless the options have another one."""
+    return Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), **{"now": lambda: NOW, **options})
+
+
 def settle(objects: Objects, index: ObjectIndex | None = None) -> None:
     """Reconcile until nothing is due at once."""
-    reader = ClusterReader(objects, "tools@sha256:1")
-    reconciler = Reconciler(objects, reader, now=lambda: NOW, index=index)
+    controller = reconciler(objects, index=index)
     for _ in range(30):
-        requeue_after = reconciler.reconcile_job("team", "vit")
+        requeue_after = controller.reconcile_job("team", "vit")
         if requeue_after is None or requeue_after > 1:
             return
     raise AssertionError("it comes to no end")
@@ -146,11 +150,10 @@ def install_kai(api: FakeApi, *, whole: bool = True) -> None:
 
 def settle_queue(api: FakeApi) -> dict[str, Any]:
     """Reconcile the queue until nothing changes. Return the status and message of each condition."""
-    objects = Mortal(api)
-    reconciler = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW)
+    controller = reconciler(Mortal(api))
     before = ""
     for _ in range(10):
-        reconciler.reconcile_queue("team", "h100")
+        controller.reconcile_queue("team", "h100")
         now = json.dumps(api.objects, sort_keys=True)
         if now == before:
             conditions = api.objects.get(QUEUE, {}).get("status", {}).get("conditions", ())

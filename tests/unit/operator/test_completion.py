@@ -10,7 +10,6 @@ from tests.unit.operator.life import Life
 from tests.unit.operator.made import attempt_spec
 from trainyard.operator import names as n
 from trainyard.operator.children import build_jobs
-from trainyard.operator.reconciler import plan_job
 
 pytestmark = pytest.mark.unit
 
@@ -70,12 +69,10 @@ def test_success_needs_no_report_of_the_job_controller(of_queue: dict[str, Any])
         each["status"] = {"phase": "Succeeded"}
         life.api.touch(each)
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
-    item = life.api.get(n.JOB_KIND, "vit")
-    assert item is not None
-    decision = plan_job(item, life.queue, life.api.list("Job", "Pod"), life.cluster, life.api.now)
-    assert decision.status is not None
-    assert decision.status["phase"] == "Succeeded"
-    life.api.apply(item, decision)
+    plan = life.plan(life.api.list("Job", "Pod"))
+    assert plan.status is not None
+    assert plan.status["phase"] == "Succeeded"
+    life.api.apply(life.job, plan)
     life.reconcile()
     assert len(life.names("Job")) == len(life.api.ran)  # kept for their pods' logs
 
@@ -107,9 +104,7 @@ def test_job_that_succeeds_before_its_deletion_is_kept() -> None:
     life.api.crash_after(1)  # the status is put, and the Job is there still
     with pytest.raises(Exception, match="delete Job vit-0"):
         life.reconcile()
-    item = life.api.get(n.JOB_KIND, "vit")
-    assert item is not None
-    before = plan_job(item, life.queue, life.api.list("Job", "Pod"), life.cluster, life.api.now)
+    item, before = life.job, life.plan(life.api.list("Job", "Pod"))
     assert [each.name for each in before.deletions] == ["vit-0"]
     life.api.run_pods("Succeeded", exit_code=0)
     life.api.apply(item, before)

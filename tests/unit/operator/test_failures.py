@@ -267,18 +267,9 @@ def test_error_line_of_an_output(output: str, error: str) -> None:
     assert error_line(output.splitlines()) == error
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "RendezvousGraceful",
-        "Rendezvous",
-        "NCCL",
-        "TCPStore",
-        "E0101 torch/distributed/elastic/",
-        "what(): ",
-        "a ",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "RendezvousGraceful", "Rendezvous", "NCCL", "TCPStore", "E0101 torch/distributed/elastic/", "what(): ", "a ",
+])  # fmt: skip
 def test_output_of_any_form_is_searched_in_time(text: str) -> None:
     """Meanwhile, the other jobs wait."""
     started = time.process_time()
@@ -296,21 +287,6 @@ def test_output_without_an_error_shows_its_last_line() -> None:
     assert describe([]) == ""
 
 
-def _missing_queue() -> Life:
-    life = Life(queued=False).begin()
-    return life
-
-
-def _missing_nodes() -> Life:
-    life = Pooled().begin()
-    return life
-
-
-def _suspended() -> Life:
-    life = Life({"suspend": True}).begin()
-    return life
-
-
 def _failed(**asked: Any) -> Life:
     gang = Gang(**asked)
     gang.ends(1, 1, CAUSE + summary(rank=1, local=1))
@@ -318,42 +294,36 @@ def _failed(**asked: Any) -> Life:
     return gang.life
 
 
+FAILED = ["node rank 1", ERROR, "exit code 1", "logs vit -n team --node-rank 1 --attempt 0"]
+
+
 @pytest.mark.parametrize(
     ("life", "once"),
     [
-        (_missing_queue, ["TorchrunQueue research is not in namespace team"]),
-        (_missing_nodes, ["0 of 2 nodes: 2 placeholders wait for a node"]),
+        (lambda: Life(queued=False), ["TorchrunQueue research is not in namespace team"]),
+        (Pooled, ["0 of 2 nodes: 2 placeholders wait for a node"]),
         (lambda: Life().run(), ["2 of 2 workers are ready"]),
-        (_failed, ["node rank 1", ERROR, "exit code 1", "logs vit -n team --node-rank 1 --attempt 0"]),
-        (
-            lambda: _failed(maxRestarts=0),
-            ["node rank 1", ERROR, "exit code 1", "logs vit -n team --node-rank 1 --attempt 0"],
-        ),
-        (_suspended, ["the job has no workers"]),
+        (_failed, FAILED),
+        (lambda: _failed(maxRestarts=0), FAILED),
+        (lambda: Life({"suspend": True}), ["the job has no workers"]),
         (lambda: Life({"command": "torchrun --standalone x.py"}), ["torchrun has --standalone"]),
     ],
     ids=["missing queue", "missing nodes", "running", "restarting", "failed", "suspended", "refused"],
 )
 def test_describe_shows_each_message_of_a_status_once(life: Callable[[], Life], once: list[str]) -> None:
-    a = life()
-    a.reconcile()
-    item = a.api.get(n.JOB_KIND, "vit")
-    assert item is not None
-    shown = output.status(item, datetime.fromtimestamp(a.api.now, UTC))
+    a = life().begin()
+    shown = output.status(a.job, datetime.fromtimestamp(a.api.now, UTC))
     assert [shown.count(each) for each in once] == [1] * len(once), shown
 
 
-LOG = f"INFO waiting for the workspace: nothing there\nworkspace: {DIGEST} did not come within 1800 s: nothing there\n"
-
-
-def ended(name: str, code: int, message: str = "") -> dict[str, Any]:
+def ended(name: str, code: int, message: str = "", reason: str = "Error") -> dict[str, Any]:
     said = {"message": message} if message else {}
-    return {"name": name, "state": {"terminated": {"exitCode": code, "reason": "Error", **said}}}
+    return {"name": name, "state": {"terminated": {"exitCode": code, "reason": reason, **said}}}
 
 
 def failed(*before: dict[str, Any], own: dict[str, Any] | None = None, **changes: Any) -> Life:
     """Return a job whose first worker failed with these init containers."""
-    life = Life(changes).begin()
+    life = Life({"restartPolicy": "Never", **changes}).begin()
     first = life.api.objects["Pod", life.names("Pod")[0]]
     first["spec"]["initContainers"] = [{"name": "sidecar", "restartPolicy": "Always"}]
     waiting = {"name": n.WORKER_CONTAINER, "state": {"waiting": {"reason": "PodInitializing"}}}
@@ -366,100 +336,89 @@ def failed(*before: dict[str, Any], own: dict[str, Any] | None = None, **changes
     return life
 
 
-def test_failed_fetch_is_reported_with_its_last_line() -> None:
-    life = failed(ended(n.FETCH_CONTAINER, 1, LOG), restartPolicy="Never")
-    assert life.state == ("Failed", n.REASON_WORKER_FAILED)
-    message = life.message
-    assert message.startswith("worker vit-0-0-")
-    assert message.endswith(
-        " on node n0 did not start: its init container workspace ended with exit code 1 "
-        f"(workspace: {DIGEST} did not come within 1800 s: nothing there)"
-    )
-    assert life.status["exitCode"] == 1
-
-
-def test_init_container_without_a_message_shows_its_reason() -> None:
-    life = failed(ended("mine", 3), restartPolicy="Never")
-    assert life.message.endswith("its init container mine ended with exit code 3 (Error)")
-
-
-def test_exit_code_of_an_init_container_is_not_final() -> None:
-    """An exit code 2 of the command is final, because it means a usage error."""
-    assert failed(ended("mine", 2)).status["restarts"] == 1
-    final = failed(ended("sidecar", 2), own=ended(n.WORKER_CONTAINER, 2))
-    assert final.state == ("Failed", n.REASON_NOT_RESTARTABLE)
-
-
-@pytest.mark.parametrize(
-    ("reported", "shown"),
-    [
-        ("3", 3),
-        ("255", 255),
-        ("256", 1),
-        ("999", 1),
-        ("0", 1),
-        ("-9", 137),
-        ("-64", 192),
-        ("-65", 1),
-        ("-200", 1),
-    ],
-)
-def test_exit_code_that_no_process_has_is_ignored(reported: str, shown: int) -> None:
-    """The message may be from the script. The status allows 0 to 255 only, so the job could never finish."""
-    said = f"Root Cause (first observed failure):\n[0]:\n  exitcode  : {reported} (pid: 7) \n"
-    life = failed(own=ended(n.WORKER_CONTAINER, 1, said), restartPolicy="Never")
-    assert life.shown("phase", "exitCode") == ("Failed", shown)
-
-
-def test_sidecar_that_ends_with_the_pod_is_no_failure() -> None:
-    life = failed(ended("sidecar", 143), ended("mine", 1, "no disk"), restartPolicy="Never")
-    assert life.message.endswith("its init container mine ended with exit code 1 (no disk)")
-    own = failed(ended("sidecar", 143), own=ended(n.WORKER_CONTAINER, 9), restartPolicy="Never")
-    assert own.status["message"].endswith(" on node n0 ended with exit code 9 (Error)")
-
-
+LOG = f"INFO waiting for the workspace: nothing there\nworkspace: {DIGEST} did not come within 1800 s: nothing there\n"
 NO_SHELL = (
     "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "
     "unable to start container process: error during container init: "
     'exec: "sh": executable file not found in $PATH: unknown'
 )
+LONG = f"{'failed: ' * 1000}not a directory"
+END = f"{LONG[-300:]}"
+TORCHRUN = n.WORKER_CONTAINER
 
 
-def failed_start(reason: str, message: str, code: int = 128) -> str:
-    """Return what a job reports of a worker whose container cannot start."""
-    end = {"exitCode": code, "reason": reason, **({"message": message} if message else {})}
-    own = {"name": n.WORKER_CONTAINER, "state": {"terminated": end}}
-    life = failed(own=own, restartPolicy="Never")
-    assert life.shown("reason", "exitCode") == (n.REASON_WORKER_FAILED, code)
-    return str(life.message).partition(" on node n0 ")[2]
+@pytest.mark.parametrize(
+    ("before", "own", "code", "reported"),
+    [
+        (
+            [ended(n.FETCH_CONTAINER, 1, LOG)],
+            None,
+            1,
+            "did not start: its init container workspace ended with exit code 1 "
+            f"(workspace: {DIGEST} did not come within 1800 s: nothing there)",
+        ),
+        (
+            [ended("mine", 3)],
+            None,
+            3,
+            "did not start: its init container mine ended with exit code 3 (Error)",
+        ),
+        # A sidecar ends with the pod, and is no failure.
+        (
+            [ended("sidecar", 143), ended("mine", 1, "no disk")],
+            None,
+            1,
+            "did not start: its init container mine ended with exit code 1 (no disk)",
+        ),
+        ([ended("sidecar", 143)], ended(TORCHRUN, 9), 9, "ended with exit code 9 (Error)"),
+        # The code 128 of containerd says nothing, and there is no log. The cause is at the end of the error.
+        *(
+            ([], ended(TORCHRUN, 128, *end), 128, reported)
+            for reason in ("StartError", "ContainerCannotRun", "CreateContainerError")
+            for end, reported in (
+                ((f"first\n{NO_SHELL}\n", reason), f"did not start: {NO_SHELL} ({reason}, exit code 128)"),
+                ((LONG, reason), f"did not start: {END} ({reason}, exit code 128)"),
+                (("", reason), f"ended with exit code 128 ({reason})"),
+            )
+        ),
+        (
+            [ended("mine", 128, LONG, "StartError")],
+            None,
+            128,
+            f"did not start: its init container mine ended with exit code 128 ({END})",
+        ),
+        # The command itself may exit with 128.
+        (
+            [],
+            ended(TORCHRUN, 128, "fatal: not a git repository"),
+            128,
+            "ended with exit code 128 (Error): fatal: not a git repository",
+        ),
+    ],
+)
+def test_container_that_failed_is_reported_with_its_error(
+    before: list[dict[str, Any]], own: dict[str, Any] | None, code: int, reported: str
+) -> None:
+    life = failed(*before, own=own)
+    assert life.shown("phase", "reason", "exitCode") == ("Failed", n.REASON_WORKER_FAILED, code)
+    assert life.message.startswith("worker vit-0-0-")
+    assert life.message.partition(" on node n0 ")[2] == reported
 
 
-@pytest.mark.parametrize("reason", ["StartError", "ContainerCannotRun", "CreateContainerError"])
-def test_container_that_cannot_start_shows_the_runtime_error(reason: str) -> None:
-    """The code 128 alone says nothing, and there is no log. https://github.com/containerd/containerd, internal/cri"""
-    assert (
-        failed_start(reason, f"first\n{NO_SHELL}\n") == f"did not start: {NO_SHELL} ({reason}, exit code 128)"
-    )
-    assert failed_start(reason, "") == f"ended with exit code 128 ({reason})"
+def test_exit_code_of_an_init_container_is_not_final() -> None:
+    """An exit code 2 of the command is final, because it means a usage error."""
+    assert failed(ended("mine", 2), restartPolicy="OnFailure").status["restarts"] == 1
+    final = failed(ended("sidecar", 2), own=ended(TORCHRUN, 2), restartPolicy="OnFailure")
+    assert final.state == ("Failed", n.REASON_NOT_RESTARTABLE)
 
 
-def test_long_runtime_error_is_reported_by_its_end() -> None:
-    """The cause is at the end, after the names of the callers."""
-    reported = failed_start("StartError", f"{'failed: ' * 1000}not a directory")
-    assert reported.endswith("failed: not a directory (StartError, exit code 128)")
-    assert len(reported) < 400
-
-
-def test_command_that_exits_with_128_has_started() -> None:
-    said = "fatal: not a git repository"
-    assert failed_start("Error", said) == f"ended with exit code 128 (Error): {said}"
-
-
-def test_init_container_that_cannot_start_shows_the_error() -> None:
-    end = {"exitCode": 128, "reason": "StartError", "message": f"{'failed: ' * 1000}not a directory"}
-    life = failed({"name": "mine", "state": {"terminated": end}}, restartPolicy="Never")
-    assert "did not start: its init container mine ended with exit code 128 (" in life.message
-    assert life.message.endswith("failed: not a directory)")
+@pytest.mark.parametrize(("reported", "shown"), [
+    ("3", 3), ("255", 255), ("256", 1), ("999", 1), ("0", 1), ("-9", 137), ("-64", 192), ("-65", 1), ("-200", 1),
+])  # fmt: skip
+def test_exit_code_that_no_process_has_is_ignored(reported: str, shown: int) -> None:
+    """The message may be from the script. The status allows 0 to 255 only, so the job could never finish."""
+    said = f"Root Cause (first observed failure):\n[0]:\n  exitcode  : {reported} (pid: 7) \n"
+    assert failed(own=ended(TORCHRUN, 1, said)).shown("phase", "exitCode") == ("Failed", shown)
 
 
 def test_tools_containers_fall_back_to_logs_on_error() -> None:

@@ -39,27 +39,30 @@ def test_all_restarts_count_against_one_limit() -> None:
 
 
 @pytest.mark.parametrize(("asked", "code", "reason"), [
-    ({"restartPolicy": "Never"}, 1, "WorkerFailed"),
+    ({"restartPolicy": "Never"}, 7, "WorkerFailed"),
     ({}, 127, "NotRestartable"),
 ])  # fmt: skip
 def test_failure_that_is_not_restartable_fails_the_job(asked: dict[str, Any], code: int, reason: str) -> None:
     life = Life(asked).run()
     life.fail(code, only=0)
     assert life.shown("phase", "reason", "exitCode") == ("Failed", reason, code)
+    assert life.status["workers"] == {"active": 0, "ready": 0, "succeeded": 0, "failed": 1}
 
 
 def test_exit_code_is_that_of_the_command() -> None:
     said = "Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : 2 (pid: 7) \n"
-    life = Life({}).run()
+    life = Life().run()
     life.fail(message=said, only=0)
     assert life.shown("reason", "exitCode") == ("NotRestartable", 2)
     assert "ended with exit code 2" in life.message
 
 
-def test_lost_worker_counts_a_restart() -> None:
+@pytest.mark.parametrize("kind", ["Pod", "Job"])
+def test_lost_worker_or_job_counts_a_restart(kind: str) -> None:
     life = Life().run()
-    life.api.delete("Pod", life.names("Pod")[0])
+    life.api.delete(kind, life.names(kind)[0])
     life.settle()
+    assert life.names("Job") == ["vit-1"]
     assert life.shown("attempt", "restarts") == (1, 1)
 
 
@@ -113,13 +116,13 @@ def recreate_beside_orphans(life: Life) -> None:
     for key in (("Job", "vit-0"), ("Service", "vit")):
         del life.api.objects[key]["metadata"]["ownerReferences"]
     del life.api.objects[n.JOB_KIND, "vit"]
-    requeue_after = made_job()
-    requeue_after["metadata"]["namespace"] = "team"
-    life.api.create(requeue_after)
+    another = made_job()
+    another["metadata"]["namespace"] = "team"
+    life.api.create(another)
     life.reconcile()
 
 
-def test_finished_workers_of_an_earlier_job_do_not_block() -> None:
+def test_objects_of_an_earlier_job_are_reported() -> None:
     life = Life().run()
     life.succeed()
     recreate_beside_orphans(life)
@@ -129,7 +132,7 @@ def test_finished_workers_of_an_earlier_job_do_not_block() -> None:
         "Delete it: kubectl delete service/vit job/vit-0. The job then starts."
     )
     del life.api.objects["Service", "vit"]
-    life.api.objects["Job", "vit-0"]["metadata"]["labels"][n.LABEL_MANAGED_BY] = "somebody"
+    life.api.objects["Job", "vit-0"]["metadata"]["labels"][n.LABEL_MANAGED_BY] = "another"
     life.reconcile()
     assert life.message == (
         "Job vit-0: the job needs this name, but another owner has it. "
@@ -148,13 +151,6 @@ def test_running_workers_of_an_earlier_job_are_reported() -> None:
     life.run()
 
 
-def test_finished_job_reports_no_active_workers() -> None:
-    life = Life({"restartPolicy": "Never"}).run()
-    life.fail(7, only=1)
-    assert life.shown("phase", "exitCode") == ("Failed", 7)
-    assert life.status["workers"] == {"active": 0, "ready": 0, "succeeded": 0, "failed": 1}
-
-
 def test_stuck_pod_delays_the_next_attempt() -> None:
     life = Life().run()
     stuck = life.names("Pod")[0]
@@ -169,52 +165,42 @@ def test_stuck_pod_delays_the_next_attempt() -> None:
     assert life.names("Job") == ["vit-1"]
 
 
-def test_deleted_job_of_a_running_attempt_counts_a_restart() -> None:
-    life = Life().run()
-    life.api.delete("Job", "vit-0")
-    life.settle()
-    assert life.names("Job") == ["vit-1"]
-    assert life.status["restarts"] == 1
-
-
 def test_orphaned_workers_are_reported_with_the_command() -> None:
     """After `kubectl delete job vit-0 --cascade=orphan` the next attempt waits for these workers."""
     life = Life().run()
     del life.api.objects["Job", "vit-0"]
-    pods = life.api.list("Pod")
-    for each in pods:
-        life.api.objects["Pod", each["metadata"]["name"]]["metadata"].pop("ownerReferences")
+    for each in life.api.workers():
+        del each["metadata"]["ownerReferences"]
     life.reconcile()
-    first, second = sorted(each["metadata"]["name"] for each in pods)
+    first, second = life.names("Pod")
+    command = f"Pod {first} has no Job: kubectl delete pod {first} {second}"
     assert life.status["reason"] == n.REASON_STOPPING
-    assert f"Pod {first} has no Job: kubectl delete pod {first} {second}" in life.message
+    assert command in life.message
     assert life.names("Job") == []
     life.edit(suspend=True)
     assert life.condition(n.SUSPENDED) == ("False", n.REASON_STOPPING)
-    reported = "the workers are being stopped. Pod"
-    assert life.message == f"{reported} {first} has no Job: kubectl delete pod {first} {second}"
-    life.api.edit(n.JOB_KIND, "vit", suspend=False)
+    assert life.message == f"the workers are being stopped. {command}"
     for each in (first, second):
-        life.api.objects.pop(("Pod", each))
-    life.reconcile()
+        del life.api.objects["Pod", each]
+    life.edit(suspend=False)
     assert life.names("Job") == ["vit-1"]
 
 
-def fails(life: Life) -> None:
-    life.api.run_pods("Running")
-    life.reconcile()
-    life.fail(only=0)
+def fails(life: Life, times: int = 1) -> Life:
+    for _ in range(times):
+        life.api.run_pods("Running")
+        life.reconcile()
+        life.fail(only=0)
+    return life
 
 
 def test_backoff_doubles_from_the_second_restart() -> None:
     life = Life({"maxRestarts": 9}).begin()
     pauses = []
     for attempt in range(1, 10):
-        fails(life)
-        began = life.api.now
+        began = fails(life).api.now
         while life.names("Job") != [f"vit-{attempt}"]:
-            assert life.status["phase"] == n.PHASE_RESTARTING
-            assert life.status["reason"] == n.REASON_BACKING_OFF
+            assert life.state == (n.PHASE_RESTARTING, n.REASON_BACKING_OFF)
             assert life.names("Job") == [f"vit-{attempt - 1}"]
             assert life.requeue_after
             life.wait(life.requeue_after)
@@ -223,12 +209,11 @@ def test_backoff_doubles_from_the_second_restart() -> None:
 
 
 def test_backoff_keeps_the_failed_job_for_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    life = Life().begin()
-    fails(life)
+    life = fails(Life().begin())
     life.api.run_pods("Running")
     life.reconcile()
     life.api.run_pods("Failed", exit_code=1, only=0)
-    with monkeypatch.context() as later:  # the Job controller says later that it failed
+    with monkeypatch.context() as later:  # the Job controller reports the failure later
         later.setattr(life.api, "settle", lambda: None)
         life.reconcile()
     assert life.names("Job") == ["vit-1"]
@@ -241,18 +226,13 @@ def test_backoff_keeps_the_failed_job_for_its_log(monkeypatch: pytest.MonkeyPatc
 
 
 def test_backoff_stops_the_running_workers() -> None:
-    life = Life({}, {"storage.workspace": {"enabled": True, "size": "1Gi"}}).begin()
-    fails(life)
-    fails(life)
+    life = fails(Life({}, {"storage.workspace": {"enabled": True, "size": "1Gi"}}).begin(), 2)
     assert life.status["reason"] == n.REASON_BACKING_OFF
-    assert life.names("Job") == ["vit-1"]
-    assert life.api.workers() == []
+    assert (life.names("Job"), life.api.workers()) == (["vit-1"], [])
 
 
 def test_backoff_message_has_the_time_and_is_written_once() -> None:
-    life = Life().begin()
-    fails(life)
-    fails(life)
+    life = fails(Life().begin(), 2)
     last = life.status["lastRestart"]
     assert life.message == f"{last['message']}; the restart comes 10 s after {last['time']}"
     assert last["message"].endswith(" ended with exit code 1; restart 2 of 3")
@@ -260,36 +240,24 @@ def test_backoff_message_has_the_time_and_is_written_once() -> None:
     life.api.now += 5
     assert life.reconcile() == 0
     assert 4 <= (life.requeue_after or 0) <= 5
+    life.api.now -= 7200  # the clock is corrected
+    life.reconcile()
+    assert (life.requeue_after or 0) <= 10
 
 
 def test_suspension_during_a_backoff_ends_it() -> None:
-    life = Life().begin()
-    fails(life)
-    fails(life)
+    life = fails(Life().begin(), 2)
     life.edit(suspend=True)
     assert life.status["phase"] == n.PHASE_SUSPENDED
     life.edit(suspend=False)
-    assert life.status["phase"] == n.PHASE_PROVISIONING, "somebody wants it now"
+    assert life.status["phase"] == n.PHASE_PROVISIONING, "a user wants it now"
 
 
 def test_backoff_does_not_apply_to_a_resize() -> None:
-    life = Life({"maxRestarts": 5}).run()
-    fails(life)
-    life.run()
-    fails(life)
-    life.run()
+    life = fails(Life({"maxRestarts": 5}).begin(), 2).run()
     life.edit(numNodes=4)
     assert life.shown("phase", "attempt") == (n.PHASE_PROVISIONING, 3)
     assert "; restart 2 of 5" in life.status["lastRestart"]["message"]
-
-
-def test_backoff_after_a_clock_change_is_not_longer() -> None:
-    life = Life().begin()
-    fails(life)
-    fails(life)
-    life.api.now -= 7200
-    life.reconcile()
-    assert (life.requeue_after or 0) <= 10
 
 
 def test_backoff_keeps_the_placeholders_of_a_pool() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from launcher.manifests import stamp
@@ -14,21 +12,29 @@ from trainyard.operator.plan import POLL_SECONDS
 pytestmark = pytest.mark.unit
 
 
-def suspend(life: Life, name: str = "vit-0", *, by: str = "kueue") -> None:
-    """Suspend a Job as another field manager."""
-    job = life.api.objects["Job", name]
+def suspend(life: Life, *, by: str = "kueue") -> None:
+    """Suspend the Job as another field manager."""
+    job = life.api.objects["Job", "vit-0"]
     job["spec"]["suspend"] = True
-    wrote: list[dict[str, Any]] = [
+    job["metadata"]["managedFields"] = [
         {"manager": n.FIELD_MANAGER, "fieldsV1": {"f:spec": {"f:completions": {}}}},
         {"manager": by, "time": stamp(life.api.now), "fieldsV1": {"f:spec": {"f:suspend": {}}}},
         {"manager": "kube-controller-manager", "subresource": "status", "fieldsV1": {"f:status": {}}},
     ]
-    job["metadata"]["managedFields"] = wrote
     life.api.touch(job)
 
 
 def suspended(life: Life) -> bool:
     return bool(life.api.objects["Job", "vit-0"]["spec"]["suspend"])
+
+
+def stuck_worker(life: Life) -> dict[str, object]:
+    """Suspend the Job of a job with a worker on a node that does not answer. Return this worker."""
+    pod = life.api.objects["Pod", life.names("Pod")[0]]
+    pod["metadata"]["stuck"] = True
+    suspend(life)
+    life.api.settle()
+    return pod
 
 
 def test_job_suspended_by_another_is_resumed_after_a_while() -> None:
@@ -51,7 +57,7 @@ def test_job_suspended_by_another_is_resumed_after_a_while() -> None:
     assert not suspended(life)
     assert life.condition(n.SUSPENDED) == ("False", "NotAsked")
     life.run()
-    assert (life.names("Job"), life.status["attempt"], life.status["restarts"]) == (["vit-0"], 0, 0)
+    assert (life.names("Job"), *life.shown("attempt", "restarts")) == (["vit-0"], 0, 0)
 
 
 def test_repeated_suspension_is_answered_once_in_a_while() -> None:
@@ -67,19 +73,17 @@ def test_repeated_suspension_is_answered_once_in_a_while() -> None:
 
 def test_resume_waits_for_leaving_workers() -> None:
     life = Life().run()
-    pod = life.api.objects["Pod", life.names("Pod")[0]]
-    pod["metadata"]["stuck"] = True
-    suspend(life)
-    life.api.settle()
-    pod["status"]["phase"] = "Failed"
-    pod["status"]["containerStatuses"] = [
-        {"name": n.WORKER_CONTAINER, "state": {"terminated": {"exitCode": 2}}}
-    ]
+    pod = stuck_worker(life)
+    ended = {"name": n.WORKER_CONTAINER, "state": {"terminated": {"exitCode": 2}}}
+    pod["status"] = {"phase": "Failed", "containerStatuses": [ended]}
     life.reconcile()
+    assert life.message.endswith("the controller resumes it 30 s later")
     life.wait(POLL_SECONDS)
     assert suspended(life)
     assert life.shown("phase", "restarts") == ("Running", 0)
-    pod["metadata"]["stuck"] = False
+    name = life.names("Pod")[0]
+    assert life.message.endswith(f"when pod {name} is gone; if its node does not answer, delete the pod")
+    life.api.objects["Pod", name]["metadata"]["stuck"] = False
     life.settle()
     assert not suspended(life)
     life.run()
@@ -93,33 +97,12 @@ def test_worker_that_failed_before_a_suspension_restarts() -> None:
     assert life.shown("attempt", "restarts") == (1, 1)
 
 
-def test_suspension_by_the_controller_is_resumed_at_once() -> None:
-    """The controller creates suspended Jobs, and resumes them at once."""
-    life = Life().begin()
-    suspend(life, by=n.FIELD_MANAGER)
-    life.reconcile()
-    assert not suspended(life)
-
-
-def test_stuck_worker_of_a_suspended_job_is_reported() -> None:
+@pytest.mark.parametrize(("by", "ahead"), [(n.FIELD_MANAGER, 0), ("kueue", 600)])
+def test_suspension_is_resumed_at_once(by: str, ahead: int) -> None:
+    """One of the controller itself, and one whose time is far in the future."""
     life = Life().run()
-    life.api.now += 5
-    name = life.names("Pod")[0]
-    life.api.objects["Pod", name]["metadata"]["stuck"] = True
-    suspend(life)
-    life.settle()
-    assert life.message.endswith("the controller resumes it 30 s later")
-    life.wait(40)
-    reported = (
-        f"the controller resumes it when pod {name} is gone; if its node does not answer, delete the pod"
-    )
-    assert life.message.endswith(reported)
-
-
-def test_suspension_from_the_future_is_resumed_at_once() -> None:
-    life = Life().run()
-    life.api.now += 600
-    suspend(life)
-    life.api.now -= 600
+    life.api.now += ahead
+    suspend(life, by=by)
+    life.api.now -= ahead
     life.settle()
     assert not suspended(life)

@@ -38,17 +38,38 @@ def pass_time(life: Life) -> None:
 
 
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
-def test_a_sync_pod_that_has_ended_is_made_again(phase: str) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_sync_pod_that_ended_is_created_again(phase: str, fails: bool) -> None:
+    """While the workers run, and between two attempts."""
     life = Life(SENT).run()
     before = uid(life)
     life.api.now += PATIENCE_SECONDS
     life.api.objects[SYNC]["status"] = {**EVICTED, "phase": phase}
-    life.reconcile()
+    life.fail(only=0) if fails else life.reconcile()
     assert uid(life) != before
-    assert life.shown("phase", "restarts") == ("Running", 0)
+    assert (life.names("Job"), life.status["restarts"]) == (["vit-1"], 1) if fails else (["vit-0"], 0)
 
 
-def test_a_suspended_job_keeps_what_was_sent_to_its_sync_pod() -> None:
+def test_sync_pod_that_ends_at_once_is_created_after_a_pause() -> None:
+    life = Life(SENT).run()
+    before = uid(life)
+    life.api.objects[SYNC]["status"] = EVICTED
+    life.reconcile()
+    assert uid(life) == before
+    pass_time(life)
+    assert uid(life) != before
+
+
+def test_sync_pod_that_ended_in_a_wait_for_nodes_is_created() -> None:
+    life = Pooled(SENT).begin()
+    before = uid(life)
+    life.api.objects[SYNC]["status"] = EVICTED
+    life.wait(PATIENCE_SECONDS)
+    assert life.state == ("Pending", n.REASON_WAITING_FOR_NODES)
+    assert uid(life) != before
+
+
+def test_suspended_job_keeps_its_sync_pod() -> None:
     life = Life(SENT).run()
     before = uid(life)
     life.edit(suspend=True)
@@ -58,38 +79,7 @@ def test_a_suspended_job_keeps_what_was_sent_to_its_sync_pod() -> None:
     assert uid(life) == before
 
 
-def test_one_that_fails_at_once_is_not_made_again_without_a_pause() -> None:
-    life = Life(SENT).run()
-    before = uid(life)
-    life.api.objects[SYNC]["status"] = EVICTED
-    life.reconcile()
-    assert uid(life) == before
-    assert life.requeue_after is not None
-    life.wait(life.requeue_after)
-    assert uid(life) != before
-
-
-def test_one_that_ended_between_two_attempts_is_made_again_for_the_next() -> None:
-    life = Life(SENT).run()
-    before = uid(life)
-    life.api.now += PATIENCE_SECONDS
-    life.api.objects[SYNC]["status"] = EVICTED
-    life.fail(only=0)
-    assert uid(life) != before
-    assert life.names("Job") == ["vit-1"]
-
-
-def test_one_that_ended_while_the_job_waits_for_nodes_is_made_again() -> None:
-    life = Pooled(SENT).begin()
-    before = uid(life)
-    life.later(PATIENCE_SECONDS)
-    life.api.objects[SYNC]["status"] = EVICTED
-    life.reconcile()
-    assert life.state == ("Pending", n.REASON_WAITING_FOR_NODES)
-    assert uid(life) != before
-
-
-def test_a_crash_at_every_write_leaves_one_sync_pod_that_lives() -> None:
+def test_crash_at_every_write_leaves_one_sync_pod() -> None:
     for last in range(4):
         life = Life(SENT).run()
         life.api.now += PATIENCE_SECONDS
@@ -233,7 +223,7 @@ def test_sync_pod_that_does_not_start_is_reported() -> None:
     assert "vit-sync-0, which receives the workspace, can't get image own/tools:1" in life.message
 
 
-def test_a_workspace_in_a_bucket_is_not_sent_to_a_pod() -> None:
+def test_workspace_in_a_bucket_is_not_sent_to_a_pod() -> None:
     life = Life({"workspace": {**SENT["workspace"], "url": "s3://own/w/a"}}).begin()
     for name in life.names("Pod"):
         life.api.objects["Pod", name]["status"] = {"phase": "Pending", "initContainerStatuses": [FETCHING]}
