@@ -187,7 +187,7 @@ def _advance(
         capacity=None,
         logs={"url": attempt.logs, "image": ctx.cluster.tools_image} if attempt.logs else None,
     )
-    return replace(plan, creations=missing_objects(ctx, wanted), resumes_created=True)
+    return replace(plan, creations=missing_objects(ctx, wanted))
 
 
 def prepare_attempt(ctx: ReconcileContext, number: int, nodes: int | None = None) -> AttemptSpec | Wait:

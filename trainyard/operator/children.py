@@ -457,21 +457,18 @@ def gpu_terms(gpu_type: str) -> list[JsonObject]:
     A node has the type by an administrator's label, NVIDIA's product name, or Karpenter's data. The memory may differ
     by 15 % from the type's name, because nodes report a little more or less.
     """
-    terms = [[(n.LABEL_GPU_TYPE, "In", gpu_type)], [(LABEL_GPU_PRODUCT, "In", gpu_type)]]
+    terms = [[_expression(key, "In", gpu_type)] for key in (n.LABEL_GPU_TYPE, LABEL_GPU_PRODUCT)]
     if (sold := _GPU_TYPE.fullmatch(gpu_type.lower())) is not None:
-        terms.append([(LABEL_GPU_NAME, "In", sold[1])])
+        terms.append([_expression(LABEL_GPU_NAME, "In", sold[1])])
         if sold[2] is not None:
             mebibytes = int(sold[2]) * 1024
-            terms[-1].append((LABEL_GPU_MEMORY, "Gt", str(mebibytes * 85 // 100)))
-            terms[-1].append((LABEL_GPU_MEMORY, "Lt", str(mebibytes * 115 // 100)))
-    return [
-        {
-            "matchExpressions": [
-                {"key": key, "operator": operator, "values": [value]} for key, operator, value in term
-            ]
-        }
-        for term in terms
-    ]
+            terms[-1].append(_expression(LABEL_GPU_MEMORY, "Gt", str(mebibytes * 85 // 100)))
+            terms[-1].append(_expression(LABEL_GPU_MEMORY, "Lt", str(mebibytes * 115 // 100)))
+    return [{"matchExpressions": each} for each in terms]
+
+
+def _expression(key: str, operator: str, *values: str) -> JsonObject:
+    return {"key": key, "operator": operator, **_filled(values=list(values))}
 
 
 def _require_gpus(affinity: Mapping[str, Any], gpu_type: str) -> JsonObject:
@@ -510,10 +507,8 @@ def _add_tolerations(given: list[JsonObject], *, in_pool: bool) -> list[JsonObje
 
 # The terms are alternatives. Each node of Karpenter has the label of its NodePool, so Karpenter launches no node for a
 # pod that excludes the label (https://karpenter.sh/docs/concepts/scheduling/#node-affinity).
-_NO_POOL: Final = {"matchExpressions": [{"key": names.LABEL_NODEPOOL, "operator": "DoesNotExist"}]}
-_FOR_SYNC_PODS: Final = {
-    "matchExpressions": [{"key": n.LABEL_SYNC_PODS, "operator": "In", "values": ["true"]}]
-}
+_NO_POOL: Final = {"matchExpressions": [_expression(names.LABEL_NODEPOOL, "DoesNotExist")]}
+_FOR_SYNC_PODS: Final = {"matchExpressions": [_expression(n.LABEL_SYNC_PODS, "In", "true")]}
 _MEBI: Final = 2**20
 # The smallest limit of the sync pod: a later `sync` may send a larger archive.
 _MIN_ARCHIVE: Final = 2**30

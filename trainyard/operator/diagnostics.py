@@ -47,34 +47,29 @@ def pending_reason(ctx: ReconcileContext) -> Message:
     return ", ".join(filter(None, texts)), earliest(*due)
 
 
-def jobs_without_pods(ctx: ReconcileContext) -> list[tuple[float, int, str]]:
-    """Return the Jobs with missing pods: the time since when, the number of pods, and the name."""
-    pods = Counter(each.job for each in ctx.workers)
-    return [
-        (job.started, job.pods - pods[job.uid], job.name)
-        for job in ctx.jobs
-        if job.started is not None and job.pods > pods[job.uid] and not (job.suspended or job.succeeded)
-    ]
-
-
 def _report_missing_pods(ctx: ReconcileContext) -> Message:
     """Return a message about workers without a pod.
 
     The Job controller creates pods at once, unless a quota, a policy or a webhook prevents it. Its Events on the
     batch/v1 Job have the reason. The dry run of the queue's pod finds errors that affect every pod of the queue.
     """
-    short = jobs_without_pods(ctx)
+    pods = Counter(each.job for each in ctx.workers)
+    short = [
+        (job.started, job.pods - pods[job.uid], job.name)
+        for job in ctx.jobs
+        if job.started is not None and job.pods > pods[job.uid] and not (job.suspended or job.succeeded)
+    ]
     if not short:
         return "", None
     left = min(since for since, _, _ in short) + PATIENCE_SECONDS - ctx.now
     if left > 0:
         return "", left
-    count, job = sum(missing for _, missing, _ in short), short[0][2]
+    count, job_name = sum(missing for _, missing, _ in short), short[0][2]
     # The dry run did not test pods with overrides.
     rejection = "" if ctx.spec.overrides else _template_rejection(ctx.queue)
     cause = f"TorchrunQueue {ctx.spec.job_queue} rejects its pods: {rejection}; " if rejection else ""
     missing = f"{count} {'has' if count == 1 else 'have'} no pod"
-    return f"{missing}; {cause}the Events have the cause: kubectl describe job {job}", None
+    return f"{missing}; {cause}the Events have the cause: kubectl describe job {job_name}", None
 
 
 def _template_rejection(queue: JsonObject | None) -> str:

@@ -7,7 +7,7 @@ Each reconcile reads all objects again. Then `apply_plan` does
 3. each patch: a server-side apply with the uid of the object that was read,
 4. `finalizers`: the complete list, if the object has not changed,
 5. `status`: a PUT with the resourceVersion that was read, or a later one with other labels and annotations only,
-6. with `resumes_created`, the resume of each Job that it has created,
+6. the resume of each Job that it has created suspended, now that the status names its attempt,
 7. each `Event`.
 
 It may stop after any of them, because the next plan leads to the same result.
@@ -78,11 +78,8 @@ class ReconcilePlan:
     deletions: tuple[Deletion, ...] = ()
     creations: tuple[JsonObject, ...] = ()
     patches: tuple[JsonObject, ...] = ()
-    finalizers: tuple[str, ...] | None = None  # none for no change
-    status: JsonObject | None = None  # none for no change
-    # Whether the created Jobs, which are suspended, start now that the status names their attempt. Otherwise
-    # the next reconcile would resume them, some 70 ms later.
-    resumes_created: bool = False
+    finalizers: tuple[str, ...] | None = None  # None for no change
+    status: JsonObject | None = None  # None for no change
     events: tuple[Event, ...] = ()
     requeue_after: float | None = None  # seconds until the next reconcile is due, None for never
     recount: bool = False  # Read the pool without caches and plan again. Then the plan has nothing else.
@@ -159,7 +156,7 @@ def apply_plan(
         return ""  # only invalid values changed
     if status is not None and not _put_status(objects, item, status):
         return path_of(item)
-    for job in jobs if plan.resumes_created else ():
+    for job in jobs:  # otherwise the next reconcile would resume it, some 70 ms later
         objects.change(resume_patch(job))  # the next plan sees if this Job is gone
     for event in plan.events:
         try:
