@@ -12,8 +12,6 @@ from trainyard.k8s import names
 
 # Jitter makes a pause up to 20 % longer.
 _LONGEST_STRETCH = 1.2
-# The keys in the Lease that differ from the field names. All versions of the launcher read them.
-_JSON_KEYS = {"released": "given_back", "total_restarts": "trainings"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,9 +223,9 @@ def is_impossible(failures: tuple[Failure, ...]) -> bool:
 
 def dumps(progress: Progress) -> str:
     """Return the progress as one line of JSON."""
-    values = {_JSON_KEYS.get(name, name): value for name, value in vars(progress).items()} | {
+    values = vars(progress) | {
         "failures": [vars(failure) for failure in progress.failures],
-        "given_back": [{"uid": loss.uid, "told": loss.message} for loss in progress.released],
+        "released": [vars(loss) for loss in progress.released],
         "idle_node_seconds": round(progress.idle_node_seconds, 1),
         "usage": {name: round(value, 4) for name, value in vars(progress.usage).items()},
     }
@@ -249,9 +247,9 @@ def loads(text: str, candidates: int) -> Progress:
             began=float(values["began"]),
             resumes=None if values["resumes"] is None else float(values["resumes"]),
             failures=tuple(Failure(**failure) for failure in values["failures"]),
-            released=tuple(Loss(uid=loss["uid"], message=loss["told"]) for loss in values["given_back"]),
+            released=tuple(Loss(**loss) for loss in values["released"]),
             restarts=int(values["restarts"]),
-            total_restarts=int(values["trainings"]),
+            total_restarts=int(values["total_restarts"]),
             retiring=str(values["retiring"]),
             why=str(values["why"]),
             trained=float(values["trained"]),
