@@ -1,7 +1,8 @@
-"""The small API server with a Karpenter pool behind it: machines come and go, a scheduler places what asks for them."""
+"""A small API server with a Karpenter pool: nodes are launched and lost, and a scheduler places the pods."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
 
@@ -24,11 +25,16 @@ OVER = ("Succeeded", "Failed")
 
 
 class PoolApi(Api):
-    """`limit` is how many machines the pool may have, `left` how many more EC2 gives; `others` are pods of others.
+    """A Karpenter pool, its nodes and their pods.
 
-    Lists that are not read again do not have the `unheard` of them yet.
-
-    A machine is usable `starts` looks of Karpenter after it was bought.
+    Attributes:
+        others: The pods of other workloads.
+        unheard: The names of those that cached lists do not have yet.
+        limit: The maximum number of nodes of the pool.
+        left: The number of instances that EC2 can still launch.
+        bought: The number of NodeClaims that Karpenter has created.
+        most_held: The highest number of placeholders at one time.
+        log: Each accepted write of a status.
     """
 
     places = False
@@ -40,7 +46,7 @@ class PoolApi(Api):
         self.others: dict[str, JsonObject] = {}
         self.unheard: set[str] = set()
         self.warnings: list[JsonObject] = []
-        self.limit, self.left, self.starts = limit, 1000, 1
+        self.limit, self.left = limit, 1000
         self.offers = dict(OFFERS)
         self.taints: list[JsonObject] = [{"key": GPU, "effect": "NoSchedule"}]
         self.exists = True
@@ -51,10 +57,8 @@ class PoolApi(Api):
         self.most_held = 0
         self.log: list[str] = []
 
-    # --- what the controller reads
-
     def observation(self, *, fresh: bool = True) -> Observation:
-        """The pool as a list of each kind shows it."""
+        """Return the pool as the controller reads it."""
         pods = [each for (kind, _), each in self.objects.items() if kind == "Pod"]
         others = [each for name, each in self.others.items() if fresh or name not in self.unheard]
         return Observation(
@@ -86,10 +90,9 @@ class PoolApi(Api):
         }
 
     def put_status(self, item: JsonObject, status: JsonObject) -> bool:
-        """Notes those that were taken."""
-        taken = super().put_status(item, status)
-        self.log += ["put"] if taken else []
-        return taken
+        is_written = super().put_status(item, status)
+        self.log += ["put"] if is_written else []
+        return is_written
 
     def delete(
         self, kind: str, name: str, uid: str = "", version: str = "", *, foreground: bool = False
@@ -99,10 +102,8 @@ class PoolApi(Api):
         else:
             super().delete(kind, name, uid, version, foreground=foreground)
 
-    # --- what Karpenter, EC2, kubelets and people do
-
     def add(self, name: str, **changes: Any) -> JsonObject:
-        """A machine that is ready, but for the changes."""
+        """Add a node that is ready, except for the changes of these fields."""
         labels = {
             names.LABEL_NODEPOOL: POOL,
             names.LABEL_INITIALIZED: "true",
@@ -129,7 +130,7 @@ class PoolApi(Api):
         self.nodes[name]["status"]["conditions"] = [{"type": "Ready", "status": "True" if so else "False"}]
 
     def lose(self, name: str, claim: str = "") -> None:
-        """The machine is gone, with all that was on it."""
+        """Delete a node, its NodeClaim and its pods."""
         self.nodes.pop(name, None)
         for key in [
             key for key, each in self.claims.items() if key == claim or each["status"].get("nodeName") == name
@@ -142,7 +143,7 @@ class PoolApi(Api):
         self.settle()
 
     def occupy(self, name: str) -> None:
-        """A pod of somebody else comes to this machine, if there is room."""
+        """Place a pod of another workload on this node, if it is free."""
         if self.free(self.nodes[name]):
             spec = {"nodeName": name, "containers": [{"resources": {"requests": {GPU: "8"}}}]}
             meta = {"name": f"other-{name}", "namespace": "default", "uid": f"other-{name}"}
@@ -156,23 +157,23 @@ class PoolApi(Api):
         ]
 
     def usable(self, node: JsonObject) -> bool:
-        """Whether a worker could be there if nothing else were."""
-        taints = {each["key"] for each in node["spec"]["taints"]}
+        """Return whether an empty node like this one can run a worker."""
         return (
             node["status"]["conditions"][0]["status"] == "True"
             and not node["spec"]["unschedulable"]
-            and taints <= {GPU}
+            and {each["key"] for each in node["spec"]["taints"]} <= {GPU}
             and node["metadata"]["labels"].get(names.LABEL_INITIALIZED) == "true"
             and node["status"]["allocatable"].get(GPU) == "8"
         )
 
-    def free(self, node: JsonObject) -> bool:
+    def free(self, node: JsonObject, pods: Iterable[JsonObject] | None = None) -> bool:
+        """Return whether a worker fits on a node, without these pods of the job."""
         name = node["metadata"]["name"]
         busy = any(each["spec"]["nodeName"] == name for each in self.others.values())
-        return self.usable(node) and not busy and not self.pods_on(name)
+        return self.usable(node) and not busy and not (self.pods_on(name) if pods is None else pods)
 
     def turn(self) -> None:
-        """The scheduler, then Karpenter, then machines come on."""
+        """Place pods, create NodeClaims for the others, and let the nodes of earlier NodeClaims start."""
         self.schedule()
         waiting = self.pods_without_node()
         coming = [each for each in self.claims.values() if not _initialized(each)]
@@ -189,7 +190,7 @@ class PoolApi(Api):
         self.schedule()
 
     def buy(self) -> None:
-        """Karpenter asks EC2 for a machine."""
+        """Create a NodeClaim, or an Event if EC2 has no capacity."""
         if self.limit is not None and len(self.claims) >= self.limit:
             return
         self.bought += 1
@@ -203,7 +204,7 @@ class PoolApi(Api):
         meta = {"name": name, "uid": name, "creationTimestamp": stamp(self.now)}
         required = {"key": mark("team", f"{n.RUN_PREFIX}vit"), "operator": "DoesNotExist"}
         spec = {"requirements": [required]}
-        self.claims[name] = {"metadata": meta, "spec": spec, "status": {}, "left": self.starts}
+        self.claims[name] = {"metadata": meta, "spec": spec, "status": {}, "left": 1}
 
     def warn(self, kind: str, name: str, message: str, reason: str = "FailedScheduling") -> None:
         self.warnings.append({
@@ -225,12 +226,12 @@ class PoolApi(Api):
         ]
 
     def schedule(self) -> None:
-        """Gives nodes to pods, workers first; a worker takes the place of a placeholder where nothing else is free."""
+        """Place the pods, workers first. A worker preempts a placeholder if no other node is free."""
         self.settle()
-        for pod in sorted(self.pods_without_node(), key=lambda each: _role(each) == names.ROLE_PLACEHOLDER):
+        for pod in sorted(self.pods_without_node(), key=lambda each: _is_placeholder(each)):
             nodes = list(self.nodes.values())
             place = next((each for each in nodes if self.free(each)), None)
-            if place is None and _role(pod) != names.ROLE_PLACEHOLDER:
+            if place is None and not _is_placeholder(pod):
                 place = next((each for each in nodes if self._gives_way(each)), None)
                 if place is not None:
                     for each in self.pods_on(place["metadata"]["name"]):
@@ -240,32 +241,25 @@ class PoolApi(Api):
                 pod["spec"]["nodeName"] = place["metadata"]["name"]
                 pod.setdefault("status", {})["phase"] = "Pending"
                 self.touch(pod)
-        held = [each for each in self.objects.values() if _role(each) == names.ROLE_PLACEHOLDER]
+        held = [each for each in self.objects.values() if _is_placeholder(each)]
         self.most_held = max(self.most_held, len(held))
 
     def _gives_way(self, node: JsonObject) -> bool:
-        name = node["metadata"]["name"]
-        here = self.pods_on(name)
-        busy = any(each["spec"]["nodeName"] == name for each in self.others.values())
-        lower = [_role(each) == names.ROLE_PLACEHOLDER and not each["metadata"].get("stuck") for each in here]
-        return self.usable(node) and not busy and all(lower)
+        pods = self.pods_on(node["metadata"]["name"])
+        return self.free(
+            node, [each for each in pods if not _is_placeholder(each) or each["metadata"].get("stuck")]
+        )
 
     def nodes_of_placeholders(self) -> int:
-        """How many usable nodes the job's placeholders have: what an attempt may begin with."""
-        held = {
-            each["spec"]["nodeName"]
-            for each in self.objects.values()
-            if _role(each) == names.ROLE_PLACEHOLDER
-            and each["spec"].get("nodeName")
-            and "deletionTimestamp" not in each["metadata"]
-        }
+        """Return the number of usable nodes with a placeholder: those with which an attempt may start."""
+        held = {self.objects["Pod", name]["spec"].get("nodeName") for name in self.placeholders()}
         return sum(self.usable(self.nodes[name]) for name in held if name in self.nodes)
 
     def placeholders(self) -> list[str]:
         return sorted(
             each["metadata"]["name"]
             for each in self.objects.values()
-            if _role(each) == names.ROLE_PLACEHOLDER and "deletionTimestamp" not in each["metadata"]
+            if _is_placeholder(each) and "deletionTimestamp" not in each["metadata"]
         )
 
     def workers(self) -> list[JsonObject]:
@@ -276,8 +270,8 @@ class PoolApi(Api):
         ]
 
 
-def _role(item: JsonObject) -> str:
-    return str((item["metadata"].get("labels") or {}).get(names.LABEL_ROLE, ""))
+def _is_placeholder(item: JsonObject) -> bool:
+    return (item["metadata"].get("labels") or {}).get(names.LABEL_ROLE) == names.ROLE_PLACEHOLDER
 
 
 def _phase(pod: JsonObject) -> str:
