@@ -87,7 +87,7 @@ def stack(deployer: Emulator, made: Stack) -> Stack:
 
 @pytest.fixture
 def local_cloud(deployer: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The emulator is the local cloud that the environment names, as it is for a plugin that the engine starts."""
+    """The emulator is the local cloud of the environment, as for a plugin that the engine starts."""
     record = tmp_path / "cloud.json"
     known = {"awsEndpoint": deployer.endpoint, "region": "us-west-2"}
     keys = {"accessKeyId": deployer.key, "secretAccessKey": deployer.secret}
@@ -223,7 +223,7 @@ def test_rules_between_groups_are_read_back_and_revoked(stack: Stack) -> None:
         assert stack.drift(token, rid, checked, outputs) is None
 
 
-def test_a_bucket_with_objects_goes_only_where_it_was_told_to(stack: Stack) -> None:
+def test_bucket_with_objects_is_deleted_only_with_force(stack: Stack) -> None:
     token = "aws:s3/bucket:Bucket"
     rid, inputs, outputs = stack.make(token, forceDestroy=True)
     versioning = {"bucket": rid, "versioningConfiguration": {"status": "Enabled"}}

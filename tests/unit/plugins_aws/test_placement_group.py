@@ -50,7 +50,7 @@ def test_a_group_that_exists_is_imported_by_its_name(stack: Stack) -> None:
     assert (found.outputs["name"], found.outputs["strategy"]) == ("theirs", "cluster")
 
 
-def test_a_group_that_somebody_deleted_is_told_as_gone(stack: Stack) -> None:
+def test_deleted_placement_group_is_reported_as_gone(stack: Stack) -> None:
     rid, inputs, outputs = stack.make(TOKEN, name="near", strategy="cluster")
     stack.cloud.client("ec2").delete_placement_group(GroupName="near")
     assert stack.drift(TOKEN, rid, inputs, outputs) is None

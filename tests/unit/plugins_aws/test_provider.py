@@ -170,8 +170,8 @@ def test_a_refresh_takes_live_values_into_the_inputs_and_nothing_else() -> None:
     assert project(handler, {"vpcId": "v"}, live)["tags"] == {"a": "b"}
     cluster = HANDLERS["aws:eks/cluster:Cluster"]
     given = {"vpcConfig": {"subnetIds": ["b", "a"], "endpointPublicAccess": True}}
-    told = {"vpcConfig": {"subnetIds": ["a", "b"], "endpointPublicAccess": False, "vpcId": "v"}}
-    assert project(cluster, given, told) == {
+    live = {"vpcConfig": {"subnetIds": ["a", "b"], "endpointPublicAccess": False, "vpcId": "v"}}
+    assert project(cluster, given, live) == {
         "vpcConfig": {"subnetIds": ["b", "a"], "endpointPublicAccess": False}
     }
 

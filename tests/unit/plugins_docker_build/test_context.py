@@ -182,7 +182,7 @@ def test_an_image_is_recorded_changed_and_forgotten(
     assert provider.read(ReadRequest(**WHO, id=rid, inputs=given, outputs=after)) is None
 
 
-def test_a_preview_touches_nothing_and_tells_the_reference_only_where_it_is_told_to(
+def test_preview_has_the_reference_only_with_build_on_preview(
     context: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TRAINYARD_LOCAL_CLOUD", raising=False)
@@ -190,8 +190,10 @@ def test_a_preview_touches_nothing_and_tells_the_reference_only_where_it_is_told
     _, plain = provider.create(CreateRequest(**WHO, inputs=inputs(context), preview=True))
     assert plain["ref"] is UNKNOWN
     assert len(plain["contextHash"]) == 64
-    _, told = provider.create(CreateRequest(**WHO, inputs=inputs(context, buildOnPreview=True), preview=True))
-    assert told["ref"] == f"repo/img@sha256:{told['contextHash']}"
+    _, outputs = provider.create(
+        CreateRequest(**WHO, inputs=inputs(context, buildOnPreview=True), preview=True)
+    )
+    assert outputs["ref"] == f"repo/img@sha256:{outputs['contextHash']}"
     open_tag = inputs(context, buildOnPreview=True, tags=[UNKNOWN])
     assert provider.create(CreateRequest(**WHO, inputs=open_tag, preview=True))[1]["ref"] is UNKNOWN
     with pytest.raises(ProviderError, match="TRAINYARD_LOCAL_CLOUD is not set"):

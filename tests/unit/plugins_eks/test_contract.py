@@ -108,9 +108,9 @@ def test_without_groups_of_the_component_nodes_and_control_plane_share_the_one_o
     assert {key for key in found if key[0] != "pulumi:pulumi:Stack"} == set(EXPECTED) - gone
     plane = found["aws:eks/cluster:Cluster", "train-eksCluster"]["inputs"]
     assert "securityGroupIds" not in plane["vpcConfig"]
-    told = found["eks:index:Cluster", "train"]["outputs"]
-    assert {"clusterSecurityGroupId", "nodeSecurityGroupId"} <= set(told)
-    assert {"clusterSecurityGroup", "nodeSecurityGroup", "eksClusterIngressRule"}.isdisjoint(told)
+    outputs = found["eks:index:Cluster", "train"]["outputs"]
+    assert {"clusterSecurityGroupId", "nodeSecurityGroupId"} <= set(outputs)
+    assert {"clusterSecurityGroup", "nodeSecurityGroup", "eksClusterIngressRule"}.isdisjoint(outputs)
 
 
 @pytest.mark.parametrize("key", sorted(EXPECTED), ids=[f"{kind}-{name}" for kind, name in sorted(EXPECTED)])

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.unit
 RELEASE = {"name": "k", "namespace": "kube-system", "chart": "./chart"}
 
 
-def test_a_release_waits_unless_told_otherwise() -> None:
+def test_release_waits_by_default() -> None:
     arguments = install_arguments({**RELEASE, "waitForJobs": True, "timeout": 60}, upgrade=False)
     assert arguments[:3] == ["install", "k", "./chart"]
     assert {"--wait", "--wait-for-jobs"} <= set(arguments)
@@ -146,5 +146,5 @@ def test_a_command_reads_the_cluster_and_the_values_and_no_file_has_them(
     monkeypatch.setenv("PATH", f"{place}:/usr/bin:/bin")
     monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
     cluster = Connection("https://127.0.0.1:1", "default", None, False, {}, {"current-context": "here"})
-    told = Helm(cluster, {}).run(["install", "name", VALUES], stdin="VALUES OF IT. ")
-    assert told == '{"current-context": "here"}VALUES OF IT. VALUES OF IT. '
+    output = Helm(cluster, {}).run(["install", "name", VALUES], stdin="VALUES OF IT. ")
+    assert output == '{"current-context": "here"}VALUES OF IT. VALUES OF IT. '
