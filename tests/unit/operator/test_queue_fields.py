@@ -67,12 +67,9 @@ def test_node_resources_are_requests_and_limits() -> None:
 def test_node_resources_scale_with_part_of_gpus() -> None:
     resources = container({"numGPUs": 2})["resources"]["limits"]
     assert resources == {"cpu": "24000m", "memory": "128Gi", "nvidia.com/gpu": "2"}
+    assert container(ONE, {"nodeResources.cpus": "7500m"})["resources"]["limits"]["cpu"] == "7500m"
     # Two nodes with four GPUs each, in a queue with eight.
     assert container({"numNodes": 4})["resources"]["limits"]["cpu"] == "48000m"
-
-
-def test_node_resources_accept_millicpus() -> None:
-    assert container(ONE, {"nodeResources.cpus": "7500m"})["resources"]["limits"]["cpu"] == "7500m"
 
 
 def test_gpu_type_is_added_to_node_affinity() -> None:
@@ -111,56 +108,44 @@ def test_working_dir_follows_mount_of_workspace() -> None:
 
 def test_host_network_uses_dns_of_cluster() -> None:
     """https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/#pod-s-dns-policy"""
-    assert "dnsPolicy" not in pod()["spec"]
-    assert (
-        pod({}, {"podTemplate.spec": {"hostNetwork": True}})["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
-    )
-    own = {"hostNetwork": True, "dnsPolicy": "Default"}
-    assert pod({}, {"podTemplate.spec": own})["spec"]["dnsPolicy"] == "Default"
+    for template, policy in (
+        ({}, None),
+        ({"hostNetwork": True}, "ClusterFirstWithHostNet"),
+        ({"hostNetwork": True, "dnsPolicy": "Default"}, "Default"),
+    ):
+        assert pod({}, {"podTemplate.spec": template})["spec"].get("dnsPolicy") == policy
 
 
 def test_pod_template_yields_to_other_fields() -> None:
+    worker = {"name": "torchrun", "image": "no", "args": ["no"], "command": ["no"]}
+    worker["env"] = [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]
+    worker["resources"] = {"limits": {"vpc.amazonaws.com/efa": "4", "cpu": "1"}}
+    worker["volumeMounts"] = [{"name": "mine", "mountPath": "/mine"}]
     template = {
         "podTemplate.metadata": {"labels": {"team": "x", n.LABEL_JOB: "no"}, "annotations": {"a": "b"}},
         "podTemplate.spec": {
             "serviceAccountName": "trainer",
             "restartPolicy": "Always",
             "nodeSelector": {"disk": "fast", "zone": "a"},
-            "containers": [
-                {"name": "logs", "image": "logs"},
-                {
-                    "name": "torchrun",
-                    "image": "no",
-                    "args": ["no"],
-                    "command": ["no"],
-                    "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}],
-                    "resources": {"limits": {"vpc.amazonaws.com/efa": "4", "cpu": "1"}},
-                    "volumeMounts": [{"name": "mine", "mountPath": "/mine"}],
-                },
-            ],
+            "containers": [{"name": "logs", "image": "logs"}, worker],
             "volumes": [{"name": "mine", "emptyDir": {}}],
         },
         "scheduling.nodeSelector": {"zone": "b"},
     }
     made = pod({"env": [{"name": "B", "value": "3"}]}, template)
-    assert made["metadata"]["labels"] | {"team": "x", n.LABEL_JOB: "vit"} == made["metadata"]["labels"]
-    assert made["metadata"]["annotations"]["a"] == "b"
-    spec = made["spec"]
-    assert spec["serviceAccountName"] == "trainer"
-    assert spec["restartPolicy"] == "Never"
+    labels, spec = made["metadata"]["labels"], made["spec"]
+    assert (labels["team"], labels[n.LABEL_JOB], made["metadata"]["annotations"]["a"]) == ("x", "vit", "b")
+    assert (spec["serviceAccountName"], spec["restartPolicy"]) == ("trainer", "Never")
     assert spec["nodeSelector"] == {"disk": "fast", "zone": "b"}
     assert [each["name"] for each in spec["containers"]] == ["torchrun", "logs"]
-    worker = spec["containers"][0]
-    assert worker["image"] == "example.com/pytorch:2.9"
-    assert "args" not in worker
-    assert (
-        worker["resources"]["limits"] | {"vpc.amazonaws.com/efa": "4", "cpu": "96000m"}
-        == worker["resources"]["limits"]
-    )
-    assert {each["name"]: each.get("value") for each in worker["env"]} | {"A": "1", "B": "3"} == {
-        each["name"]: each.get("value") for each in worker["env"]
-    }
-    assert {"name": "mine", "mountPath": "/mine"} in worker["volumeMounts"]
+    found = spec["containers"][0]
+    assert found["image"] == "example.com/pytorch:2.9"
+    assert "args" not in found
+    limits = found["resources"]["limits"]
+    assert (limits["vpc.amazonaws.com/efa"], limits["cpu"]) == ("4", "96000m")
+    variables = {each["name"]: each.get("value") for each in found["env"]}
+    assert (variables["A"], variables["B"]) == ("1", "3")
+    assert {"name": "mine", "mountPath": "/mine"} in found["volumeMounts"]
     assert {"name": "mine", "emptyDir": {}} in spec["volumes"]
 
 
@@ -207,28 +192,26 @@ def test_existing_claim_is_used_unchanged(volume: str) -> None:
     assert claims({}, asked) == {}
     path = {"workspace": "/app"}.get(volume, f"/{volume}")
     assert mounted(pod({}, asked), path)[1]["persistentVolumeClaim"]["claimName"] == "shared"
-    with pytest.raises(InvalidJob, match="existingClaim single can be mounted by one node"):
-        attempt_spec({}, {**asked, f"{place}.existingClaim": "single"})
     attempt_spec(ONE, {**asked, f"{place}.existingClaim": "single"})
-    # What the queue says of its own claims is no word about this one.
-    of_many = {f"{place}.enabled": True, f"{place}.size": "1Gi", f"{place}.accessMode": "ReadWriteMany"}
-    with pytest.raises(InvalidJob, match="existingClaim single can be mounted by one node"):
-        attempt_spec({f"overrides.{place}.existingClaim": "single"}, of_many)
-    with pytest.raises(InvalidJob, match="existingClaim single can be mounted by one node"):
-        attempt_spec(
-            {}, {**asked, f"{place}.existingClaim": "single", f"{place}.accessMode": "ReadWriteMany"}
-        )
+    # The access mode of the queue's own claims does not count.
+    many = {f"{place}.enabled": True, f"{place}.accessMode": "ReadWriteMany"}
+    for of_job, of_queue in (
+        ({f"overrides.{place}.existingClaim": "single"}, {**many, f"{place}.size": "1Gi"}),
+        ({}, {**many, f"{place}.existingClaim": "single"}),
+        ({}, {**asked, f"{place}.existingClaim": "single"}),
+    ):
+        with pytest.raises(InvalidJob, match="existingClaim single can be mounted by one node"):
+            attempt_spec(of_job, of_queue)
     with pytest.raises(VolumeMissing, match="existingClaim later"):
         attempt_spec(ONE, {**asked, f"{place}.existingClaim": "later"})
 
 
 @pytest.mark.parametrize("volume", ["datasets", "checkpoints"])
 def test_read_write_once_of_several_nodes_is_refused(volume: str) -> None:
-    asked = {f"storage.{volume}.enabled": True, f"storage.{volume}.size": "1Gi"}
-    with pytest.raises(
-        InvalidJob, match=rf"storage.{volume} can be mounted by one node .ReadWriteOnce., and the job has 2"
-    ):
-        attempt_spec({}, asked)
+    place = f"storage.{volume}"
+    problem = f"{place} can be mounted by one node .ReadWriteOnce., and the job has 2"
+    with pytest.raises(InvalidJob, match=problem):
+        attempt_spec({}, {f"{place}.enabled": True, f"{place}.size": "1Gi"})
 
 
 def test_workspace_read_write_once_is_one_for_each_node() -> None:
@@ -422,19 +405,9 @@ def test_restart_policy_never_allows_no_restart() -> None:
     assert both.settings.max_restarts == 3
 
 
-WITH_EFA = {
-    "podTemplate.spec": {
-        "containers": [
-            {
-                "name": "torchrun",
-                "resources": {
-                    kind: {"vpc.amazonaws.com/efa": "4", "hugepages-2Mi": "5Gi", "ephemeral-storage": "80Gi"}
-                    for kind in ("requests", "limits")
-                },
-            }
-        ]
-    }
-}
+_DEVICES = {"vpc.amazonaws.com/efa": "4", "hugepages-2Mi": "5Gi", "ephemeral-storage": "80Gi"}
+_WORKER = {"name": "torchrun", "resources": {"requests": _DEVICES, "limits": _DEVICES}}
+WITH_EFA = {"podTemplate.spec": {"containers": [_WORKER]}}
 
 
 @pytest.mark.parametrize(
