@@ -122,6 +122,12 @@ class Informer(Generic[T]):
         self._thread.join(timeout)
 
     @property
+    def has_died(self) -> bool:
+        """Return whether the thread ended without `stop`. No known fault causes this."""
+        started = self._thread.ident is not None
+        return started and not self._thread.is_alive() and not self._stopping.is_set()
+
+    @property
     def has_synced(self) -> bool:
         """Return whether the list was read at least once."""
         return self._listed

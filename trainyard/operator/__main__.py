@@ -79,7 +79,7 @@ async def _serve(
     controller = Controller(reconciler, metrics, index)
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
     watches = Watches(client, controller, loop)
-    serve_liveness(address, liveness_port, controller.silent_seconds, STUCK_SECONDS)
+    serve_liveness(address, liveness_port, controller.silent_seconds, STUCK_SECONDS, watches.died)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     await asyncio.to_thread(watches.start)

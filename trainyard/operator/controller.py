@@ -246,6 +246,10 @@ class Watches:
             with suppress(ApiError, ApiUnavailable):
                 self._informers[kind].items()
 
+    def died(self) -> list[str]:
+        """Return the kinds whose watch ended because of a fault. Only a new process can watch them again."""
+        return [kind for kind, each in self._informers.items() if each.has_died]
+
     def stop(self) -> None:
         """Stop all watches, and wait a moment for the end of their threads."""
         stop_informers(self._informers.values())

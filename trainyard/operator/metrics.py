@@ -73,9 +73,11 @@ class Metrics:
 
 
 def serve_liveness(
-    host: str, port: int, silent_seconds: Callable[[], float], limit: float
+    host: str, port: int, silent_seconds: Callable[[], float], limit: float, died: Callable[[], list[str]]
 ) -> ThreadingHTTPServer:
-    """Answer the kubelet's liveness probe in a daemon thread. The status is 500 if no reconcile ended within the limit.
+    """Answer the kubelet's liveness probe in a daemon thread.
+
+    The status is 500 if no reconcile ended within the limit, or if the watch of a kind died.
 
     Raises:
         OSError: The address is not available.
@@ -86,9 +88,11 @@ def serve_liveness(
             if self.path != n.LIVENESS_PATH:
                 self.send_error(404)
                 return
-            silent = silent_seconds()
-            body = json.dumps({"reconciles": f"the last reconcile ended {silent:.0f} s ago"}).encode()
-            self.send_response(200 if silent <= limit else 500)
+            silent, ended = silent_seconds(), died()
+            state = {"reconciles": f"the last reconcile ended {silent:.0f} s ago"}
+            state["watches"] = f"ended: {', '.join(ended)}" if ended else "running"
+            body = json.dumps(state).encode()
+            self.send_response(200 if silent <= limit and not ended else 500)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -450,4 +450,5 @@ def test_informer_stop_ends_its_thread(api: FakeApi, when: str) -> None:
     assert time.monotonic() - began < 0.5
     left = {thread.name for thread in set(threading.enumerate()) - before}
     assert f"watch {NODES}" not in left
+    assert not watching.informer.has_died
     until(lambda: not api.watching)

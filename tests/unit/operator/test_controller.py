@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
@@ -193,13 +194,16 @@ class Parts:
     def __init__(self, reconciler: FakeReconciler | None = None) -> None:
         self.reconciler, self.clock, self.metrics = reconciler or FakeReconciler(), Clock(), Metrics()
         self.controller = Controller(cast(Reconciler, self.reconciler), self.metrics, clock=self.clock)
+        self.died: list[str] = []
 
     def scrape(self) -> str:
         return generate_latest(self.metrics._registry).decode()
 
     def probe(self, path: str = n.LIVENESS_PATH) -> tuple[int, str]:
         """Return the status of a probe, and when the last reconcile ended."""
-        server = serve_liveness("127.0.0.1", 0, self.controller.silent_seconds, STUCK_SECONDS)
+        server = serve_liveness(
+            "127.0.0.1", 0, self.controller.silent_seconds, STUCK_SECONDS, lambda: self.died
+        )
         try:
             with urlopen(f"http://127.0.0.1:{server.server_port}{path}") as answer:
                 status, body = answer.status, answer.read()
@@ -256,6 +260,25 @@ def test_liveness_fails_if_event_loop_or_reconciles_hang() -> None:
         parts.controller.beat()
         assert parts.probe() == answer
     assert parts.probe("/")[0] == 404
+    parts.controller.allow(float("-inf"))
+    assert parts.probe()[0] == 200
+    parts.died.append("Pod")
+    assert parts.probe()[0] == 500
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_watches_whose_thread_dies_name_its_kind(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        watches = Watches(api.client(), Parts().controller, asyncio.get_running_loop())
+        assert watches.died() == []
+        monkeypatch.setattr(watches._informers["Pod"], "_list", lambda: sys.exit())
+        for each in watches._informers.values():
+            each.start()
+        await until(lambda: watches.died() == ["Pod"])
+        await asyncio.to_thread(watches.stop)
+        assert watches.died() == []
+
+    asyncio.run(main())
 
 
 def test_failed_reconcile_is_counted_and_a_sign_of_life() -> None:
