@@ -88,7 +88,7 @@ _MODULE: Final = re.compile(r"-[bBdEiIOPqRsSuvx]*m(.*)|--module")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _REFERENCE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)(?:\[[@*]\])?(?::?-([^{}$`]*))?\})")
 # Limits of what one command may expand to, and of the scripts of a job.
-_MAX_WORDS, _MAX_LENGTH, _MAX_SCRIPTS = 256, 2048, 32
+_MAX_WORDS, _MAX_LENGTH, _MAX_SCRIPTS = 256, 2048, 99
 
 # The flags that must fit the job, of torchrun (torch/distributed/run.py, 2.x) and of other launchers:
 # https://huggingface.co/docs/accelerate/package_reference/cli; deepspeed/launcher/runner.py; composer/cli/launcher.py.
@@ -228,11 +228,8 @@ class _Reader:
 
     def _expand(self, word: str) -> list[str]:
         """Return the words after the expansion of known variables."""
-
-        def value(found: re.Match[str]) -> str:
-            return self.variables.get(found[1] or found[2]) or found[3] or found[0]
-
-        new = _REFERENCE.sub(value, word)[:_MAX_LENGTH]
+        known = self.variables
+        new = _REFERENCE.sub(lambda one: known.get(one[1] or one[2]) or one[3] or one[0], word)[:_MAX_LENGTH]
         return new.split() or [""] if new != word and _REFERENCE.fullmatch(word) else [new]
 
     def _assign(self, words: Sequence[str]) -> None:

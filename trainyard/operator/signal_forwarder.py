@@ -23,23 +23,19 @@ _KEPT_BYTES: Final = 262144
 # Select the lines of the process that failed first on this node, and torchrun's summary of it
 # (torch/distributed/elastic/multiprocessing/errors/__init__.py). Without a summary, select the last lines of all.
 _PICK: Final = r"""
-{ line[NR] = $0 }
-/^Root Cause \(first observed failure\):$/ { cause = NR }
+/^Root Cause \(first observed failure\):$/ { summary = ""; in_summary = 1 }
+in_summary && /^=+$/ { in_summary = 0; next }
+in_summary {
+  if (/^ *rank *: [0-9]+ \(local_rank: [0-9]+\)/) { rank = $0; sub(/.*local_rank: /, "", rank); sub(/\).*/, "", rank) }
+  if (/^(Root Cause| *(time|rank|exitcode) *: |\[[0-9]+\]:)/) summary = summary $0 "\n"
+  next
+}
+{ line[++last] = $0 }
+/^[EW][0-9]+ .*failed \(exitcode/ { agent = last }
 END {
-  last = NR
-  if (cause) {
-    last = cause - 1
-    summary = line[cause] "\n"
-    for (i = cause + 1; i <= NR && line[i] !~ /^=+$/; i++) {
-      if (line[i] ~ /^ *rank *: [0-9]+ \(local_rank: [0-9]+\)/) {
-        rank = line[i]; sub(/.*local_rank: /, "", rank); sub(/\).*/, "", rank)
-      }
-      if (line[i] ~ /^( *(time|rank|exitcode) *: |\[[0-9]+\]:)/) summary = summary line[i] "\n"
-    }
-    own = "^\\[[A-Za-z_]+" rank "\\]:"
-    for (i = 1; i <= last; i++) if (line[i] ~ own) { some = 1; break }
-    for (i = last; i > 0 && !some; i--) if (line[i] ~ /^[EW][0-9]+ .*failed \(exitcode/) { last = i - 1; break }
-  }
+  own = "^\\[[A-Za-z_]+" rank "\\]:"
+  for (i = 1; summary && i <= last; i++) if (line[i] ~ own) some = 1
+  if (summary && agent && !some) last = agent - 1
   left = MOST - length(summary)
   for (i = last; i > 0; i--) {
     if (some && line[i] !~ own) continue
