@@ -179,6 +179,7 @@ def test_progress_of_a_closed_port_is_none() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     assert read_progress(pod(port)) is None
+    assert read_progress({**pod(9465), "spec": {"hostNetwork": True}}) is None
 
 
 def unreadable(reported: dict[str, Any] | None) -> str:
@@ -187,30 +188,27 @@ def unreadable(reported: dict[str, Any] | None) -> str:
     return str(reported[UNREADABLE])
 
 
-@pytest.mark.parametrize("port", ["9" * 5000, "0", "70000", "x", "-1", "²", " 9465", "9465\r\n"])
-def test_invalid_port_is_unreadable(port: str) -> None:
-    assert "prometheus.io/port" in unreadable(read_progress(pod(port)))
+def path(value: str) -> dict[str, Any]:
+    return pod(**{"prometheus.io/path": value})
 
 
-@pytest.mark.parametrize("path", ["metrics", "/a b", "/a\r\nX: y", "/" + "a" * 5000, "/é"])
-def test_invalid_path_is_unreadable(path: str) -> None:
-    assert "prometheus.io/path" in unreadable(read_progress(pod(**{"prometheus.io/path": path})))
+def address(value: str) -> dict[str, Any]:
+    return {**pod(), "status": {"phase": "Running", "podIP": value}}
 
 
-@pytest.mark.parametrize("address", ["169.254.169.254", "fe80::1", "224.0.0.1", "a.example.com"])
-def test_address_of_no_pod_is_unreadable(address: str) -> None:
-    asked = pod()
-    asked["status"]["podIP"] = address
-    assert unreadable(read_progress(asked))
+HOST = {"spec": {"hostNetwork": True}}
 
 
-def test_host_network_allows_the_port_of_the_trainer_only() -> None:
-    host = {"spec": {"hostNetwork": True}}
-    assert "node's network" in unreadable(read_progress({**pod(10255), **host}))
-    assert "node's network" in unreadable(
-        read_progress({**pod(9465, **{"prometheus.io/path": "/stats"}), **host})
-    )
-    assert read_progress({**pod(9465), **host}) is None  # asked, and nobody answers
+@pytest.mark.parametrize(("worker", "reason"), [
+    *((pod(port), "prometheus.io/port") for port in
+      ("9" * 5000, "0", "70000", "x", "-1", "²", " 9465", "9465\r\n")),
+    *((path(value), "prometheus.io/path") for value in
+      ("metrics", "/a b", "/a\r\nX: y", "/" + "a" * 5000, "/é")),
+    *((address(value), value) for value in ("169.254.169.254", "fe80::1", "224.0.0.1", "a.example.com")),
+    *(({**worker, **HOST}, "node's network") for worker in (pod(10255), path("/stats"))),
+])  # fmt: skip
+def test_untrusted_address_of_a_worker_is_unreadable(worker: dict[str, Any], reason: str) -> None:
+    assert reason in unreadable(read_progress(worker))
 
 
 ONE = NAMES["step"]
