@@ -21,6 +21,20 @@ def rows(text: str) -> list[tuple[str, str]]:
     return [(each.split(": ", 1)[0], each.split(": ", 1)[1].replace("\0", "\n")) for each in lines]
 
 
+SCRIPTS = {
+    "train.sh": "#!/bin/bash\nset -e\ntorchrun train.py\n",
+    "plain.sh": '#!/bin/bash\nset -euo pipefail\nexport A=1\npython train.py "$@" | tee log\n',
+    "outer.sh": 'cd "$(dirname "$0")"\nbash scripts/inner.sh\n',
+    "scripts/inner.sh": "source common.sh\ntorchrun train.py\n",
+    "scripts/common.sh": "export A=1\n",
+    "here.sh": "DIR=$(cd $(dirname $0); pwd)\n. $DIR/train.sh\n",
+    "loop.sh": "bash loop.sh\npython train.py\n",
+    "run": "#!/usr/bin/env python3\nprint(1)\n",
+    "run-uv": "#!/usr/bin/env -S uv run --script\nprint(1)\n",
+    "tune.sh": "tune run x\n",
+    "words.sh": 'ARGS="\n  --nproc_per_node 8 \\\n  --nnodes 1"\npython -m torch.distributed.launch $ARGS train.py\n',
+    "one.sh": "NNODES=1\nGPUS=2\nARGS=(--nproc_per_node $GPUS --nnodes $NNODES)\ntorchrun ${ARGS[@]} train.py\n",
+}
 # In each line the result and a command: `plain`, the launcher that the command starts, or `?` and the unknown program.
 COMMANDS = r"""
 plain: python train.py --epochs 10
@@ -130,9 +144,23 @@ colossalai run: colossalai run train.py
 ? ./train: timeout --preserve-status 3600 ./train
 ? my-train: time -p my-train --steps 1
 ? a: eval '$PY a; python b.py'
-? scripts/train.sh: bash -x scripts/train.sh --lr 1
-? ./train.sh: sh ./train.sh
-? train.sh: source train.sh
+? scripts/missing.sh: bash -x scripts/missing.sh --lr 1
+? ./missing.sh: sh ./missing.sh
+? missing.sh: source missing.sh
+? tune run in tune.sh: bash tune.sh
+torchrun in train.sh: bash train.sh 8
+torchrun in train.sh: sh -x -o pipefail -e ./train.sh
+torchrun in train.sh: ./train.sh
+torchrun in train.sh: source ./train.sh
+torchrun in train.sh: . train.sh
+torchrun in train.sh: env A=1 timeout 60 bash train.sh
+torchrun in train.sh: bash -c 'exec ./train.sh'
+torchrun in scripts/inner.sh: bash outer.sh
+torchrun in scripts/inner.sh: cd scripts && bash inner.sh
+torchrun in train.sh: bash here.sh
+torchrun in train.sh: uv run bash train.sh
+plain: bash plain.sh; bash loop.sh
+plain: ./run --lr 1; ./run-uv
 ? make train: make train
 ? $TRAIN: $TRAIN --lr 1
 ? $(cat command.txt): $(cat command.txt)
@@ -145,8 +173,9 @@ colossalai run: colossalai run train.py
 
 @pytest.mark.parametrize(("expected", "command"), rows(COMMANDS))
 def test_detect_launcher_command_decides(expected: str, command: str) -> None:
-    found = detect_launcher(command)
-    assert (f"? {found.unknown}" if found.unknown else found.own_launcher or "plain") == expected
+    found = detect_launcher(command, (), SCRIPTS.get)
+    result = f"? {found.unknown}" if found.unknown else found.own_launcher or "plain"
+    assert (f"{result} in {found.place}" if found.place else result) == expected
     assert found.launcher == ("torchrun" if expected == "plain" else "none")
 
 
@@ -189,52 +218,6 @@ def test_detect_launcher_long_command_takes_under_2_s(command: str) -> None:
     started = time.process_time()
     detect_launcher(command)
     assert time.process_time() - started < 2
-
-
-SCRIPTS = {
-    "train.sh": "#!/bin/bash\nset -e\ntorchrun train.py\n",
-    "plain.sh": '#!/bin/bash\nset -euo pipefail\nexport A=1\npython train.py "$@" | tee log\n',
-    "outer.sh": 'cd "$(dirname "$0")"\nbash scripts/inner.sh\n',
-    "scripts/inner.sh": "source common.sh\ntorchrun train.py\n",
-    "scripts/common.sh": "export A=1\n",
-    "here.sh": "DIR=$(cd $(dirname $0); pwd)\n. $DIR/train.sh\n",
-    "loop.sh": "bash loop.sh\npython train.py\n",
-    "run": "#!/usr/bin/env python3\nprint(1)\n",
-    "run-uv": "#!/usr/bin/env -S uv run --script\nprint(1)\n",
-    "tune.sh": "tune run x\n",
-    "words.sh": 'ARGS="\n  --nproc_per_node 8 \\\n  --nnodes 1"\npython -m torch.distributed.launch $ARGS train.py\n',
-    "one.sh": "NNODES=1\nGPUS=2\nARGS=(--nproc_per_node $GPUS --nnodes $NNODES)\ntorchrun ${ARGS[@]} train.py\n",
-}
-
-
-@pytest.mark.parametrize(
-    ("command", "own_launcher", "unknown", "place"),
-    [
-        ("bash train.sh 8", "torchrun", "", "train.sh"),
-        ("sh -x -o pipefail -e ./train.sh", "torchrun", "", "train.sh"),
-        ("./train.sh", "torchrun", "", "train.sh"),
-        ("source ./train.sh", "torchrun", "", "train.sh"),
-        (". train.sh", "torchrun", "", "train.sh"),
-        ("env A=1 timeout 60 bash train.sh", "torchrun", "", "train.sh"),
-        ("bash -c 'exec ./train.sh'", "torchrun", "", "train.sh"),
-        ("bash outer.sh", "torchrun", "", "scripts/inner.sh"),
-        ("cd scripts && bash inner.sh", "torchrun", "", "scripts/inner.sh"),
-        ("bash here.sh", "torchrun", "", "train.sh"),
-        ("uv run bash train.sh", "torchrun", "", "train.sh"),
-        ("bash plain.sh", "", "", ""),
-        ("bash loop.sh", "", "", ""),
-        ("./run --lr 1", "", "", ""),
-        ("./run-uv", "", "", ""),
-        ("bash tune.sh", "", "tune run", "tune.sh"),
-        ("bash other.sh", "", "other.sh", ""),
-    ],
-)
-def test_detect_launcher_script_in_workspace_is_read(
-    command: str, own_launcher: str, unknown: str, place: str
-) -> None:
-    found = detect_launcher(command, (), SCRIPTS.get)
-    assert (found.own_launcher, found.unknown, found.place) == (own_launcher, unknown, place)
-    assert found.launcher == ("none" if own_launcher or unknown else "torchrun")
 
 
 def test_detect_launcher_many_scripts_stops_reading() -> None:
@@ -359,12 +342,6 @@ def test_reconcile_launcher_conflict_fails_before_pods(spec: dict[str, Any], exp
     assert (life.status["phase"], life.status["reason"]) == ("Failed", "InvalidSpec")
     assert expected in life.status["message"]
     assert life.names("Job") == []
-
-
-def test_reconcile_standalone_on_one_node_starts() -> None:
-    life = Life({"command": "torchrun --standalone train.py", "numNodes": 1, "numGPUs": 8})
-    life.reconcile()
-    assert life.names("Job")
 
 
 def test_reconcile_new_size_with_conflict_keeps_running() -> None:
