@@ -99,14 +99,12 @@ def rules_of(root: Path) -> Rules:
         raise _unreadable(Path(error.filename).parent, error) from None
     if depth is None:
         return Rules(GIT_IGNORE)
-    layers = [_layer_above(root, above[depth], _read_exclude(above[depth]))]
-    layers += [_layer_above(root, each, _read(each / GIT_IGNORE)) for each in reversed(above[1 : depth + 1])]
+    layers: list[Layer] = []
+    for directory in (above[depth], *reversed(above[1 : depth + 1])):
+        patterns = _read(directory / GIT_IGNORE) if layers else _read_exclude(directory)
+        names = root.relative_to(directory).parts
+        layers.append(Layer(patterns, prefix=b"".join(os.fsencode(name) + b"/" for name in names)))
     return Rules(GIT_IGNORE, tuple(layers), _list_tracked(root, b""))
-
-
-def _layer_above(root: Path, directory: Path, patterns: tuple[Pattern, ...]) -> Layer:
-    names = root.relative_to(directory).parts
-    return Layer(patterns, prefix=b"".join(os.fsencode(name) + b"/" for name in names))
 
 
 def effective_file(root: Path) -> str:
@@ -207,13 +205,14 @@ _ANYTHING: Final = b".*?"
 def parse(text: bytes) -> tuple[Pattern, ...]:
     """Return the patterns of an ignore file, in its order, without those that can't match anything."""
     lines = text.removeprefix(_BYTE_ORDER_MARK).split(b"\n")
-    found = (_parse_line(line.removesuffix(b"\r")) for line in lines if not line.startswith(b"#"))
-    return tuple(pattern for pattern in found if pattern is not None)
+    return tuple(pattern for pattern in map(_parse_line, lines) if pattern is not None)
 
 
 def _parse_line(line: bytes) -> Pattern | None:
-    match = _LINE.match(line)
-    line = match.group() if match else b""
+    match = _LINE.match(line.removesuffix(b"\r"))
+    if match is None or line.startswith(b"#"):
+        return None
+    line = match.group()
     ignores, line = not line.startswith(b"!"), line.removeprefix(b"!")
     only_directories, line = line.endswith(b"/"), line.removesuffix(b"/")
     expression = _translate(line.removeprefix(b"/"))
