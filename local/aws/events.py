@@ -1,13 +1,15 @@
-"""EventBridge: delivery of EC2's 'Instance State-change Notification' to the queues that rules target.
+"""Notifications about instances: to callers that wait for a change, and to queues through EventBridge.
 
-moto never sends it, and Karpenter drains nodes when it receives it. A queue whose policy does not allow EventBridge to
-send stays empty, as on AWS.
+EventBridge delivers EC2's 'Instance State-change Notification' to the queues that rules target. moto never sends it,
+and Karpenter drains nodes when it receives it. A queue whose policy does not allow EventBridge to send stays empty,
+as on AWS.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import threading
 import uuid
 from typing import Any
 
@@ -89,3 +91,18 @@ def _may_send(target_arn: str, rule_arn: str) -> bool:
     if not granted:
         log.warning("the policy of queue %s does not let events.amazonaws.com send", target_arn)
     return granted
+
+
+_changed = threading.Condition()
+
+
+def notify_change() -> None:
+    """Wake all callers that wait for a changed instance in `GET /_trainyard/instances`."""
+    with _changed:
+        _changed.notify_all()
+
+
+def wait_for_change(seconds: float) -> None:
+    """Return at the next change, or after the given number of seconds."""
+    with _changed:
+        _changed.wait(seconds)

@@ -12,7 +12,7 @@ from moto.ec2.models.flow_logs import FlowLogsBackend
 from moto.logs.models import logs_backends
 
 from local.aws.errors import ApiError
-from local.aws.service_trust import lets_service, role_for, role_grants
+from local.aws.identity import lets_service, role_for, role_grants
 
 SERVICE = "vpc-flow-logs.amazonaws.com"
 ON_STREAMS = ("logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents")

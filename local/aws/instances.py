@@ -11,7 +11,7 @@ from moto.ec2.models import ec2_backends
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.iam.models import iam_backends
 
-from local.aws import changes, faults, prices
+from local.aws import events, faults, prices
 from local.aws.account import ACCOUNT_ID, PARTITION
 from local.aws.eks.addons import AGENT, dcgm_tolerations
 from local.aws.eks.store import Cluster, store
@@ -47,7 +47,7 @@ def wait(cluster_name: str, after: str | None, seconds: float) -> tuple[str, lis
         left = end - time.monotonic()
         if tag != after or left <= 0:
             return tag, items
-        changes.wait(min(POLL_SECONDS, left))
+        events.wait_for_change(min(POLL_SECONDS, left))
 
 
 def _belongs(tags: dict[str, str], cluster: str) -> bool:

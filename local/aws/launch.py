@@ -13,7 +13,7 @@ from moto.ec2.models.fleets import Fleet
 from moto.ec2.models.instances import Instance, InstanceBackend
 from moto.ec2.models.launch_templates import LaunchTemplateVersion
 
-from local.aws import changes, events, identity, placement_groups, volume_keys
+from local.aws import events, identity, placement_groups, volume_keys
 
 CAPACITY_BLOCK = "capacity-block"
 
@@ -137,7 +137,7 @@ def install() -> None:
                 _check_disks(instance, {"BlockDeviceMappings": kwargs["block_device_mappings"]}, _caller())
         for instance in reservation.instances:
             events.instance_state_changed(instance, instance.state)
-        changes.notify()
+        events.notify_change()
         return reservation
 
     InstanceBackend.run_instances = run_and_tell
@@ -169,7 +169,7 @@ def _report_state_after(method: str, state: str) -> None:
             volume_keys.explain_end(self)
             _close_spot_request(self)
         events.instance_state_changed(self, state)
-        changes.notify()
+        events.notify_change()
         return result
 
     setattr(Instance, method, wrapped)

@@ -16,7 +16,7 @@ from moto.logs.responses import LogsResponse
 
 from local.aws.account import ACCOUNT_ID
 from local.aws.errors import ApiError
-from local.aws.service_trust import lets_service
+from local.aws.identity import lets_service
 
 ENCRYPTION_CONTEXT = "kms:encryptioncontext:aws:logs:arn"
 NEEDED = ("kms:Encrypt", "kms:Decrypt", "kms:GenerateDataKey", "kms:ReEncryptFrom", "kms:DescribeKey")

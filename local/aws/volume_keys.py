@@ -21,8 +21,8 @@ from moto.ec2.responses.elastic_block_store import ElasticBlockStore
 from moto.kms.models import kms_backends
 
 from local.aws.account import ACCOUNT_ID
+from local.aws.identity import role_for, role_grants
 from local.aws.policy import Request, as_list, like, statement_applies
-from local.aws.service_trust import role_for, role_grants
 
 # The answer of EC2 if the account has no key of its own
 # (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetEbsDefaultKmsKeyId.html).

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +15,6 @@ from local.plugins import sdk
 from local.plugins.aws import invokes
 from local.plugins.aws.cloud import Cloud, error_code, is_gone
 from local.plugins.aws.handlers import HANDLERS
-from local.plugins.aws.outputs import output_names
 from local.plugins.aws.resource import Handler, Props, changed_inputs, project
 from local.plugins.provider import (
     CheckRequest,
@@ -380,3 +381,18 @@ def _provider_errors(subject: str, verb: str) -> Iterator[None]:
         code = error_code(error)
         reason = ": ".join(part for part in (operation, code, message) if part)
         raise ProviderError(f"{subject}: {verb}: {reason}") from error
+
+
+_GETTER = re.compile(r'@pulumi\.getter(?:\(name="(\w+)"\))?\s+def (\w+)\(self\) -> pulumi\.Output')
+
+
+@functools.cache
+def output_names(token: str) -> tuple[str, ...]:
+    """Return the output names (camelCase) of a resource such as `aws:ec2/vpc:Vpc`.
+
+    Raises:
+        sdk.UnknownTokenError: The SDK lacks the resource.
+    """
+    text = sdk.resource(token).path.read_text(encoding="utf-8")
+    found = [wire or name for wire, name in _GETTER.findall(text)]
+    return tuple(sorted(set(found)))

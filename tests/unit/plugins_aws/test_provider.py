@@ -11,8 +11,7 @@ import pytest
 from components.documents.eks import cni_values
 from local.plugins import sdk
 from local.plugins.aws.handlers import HANDLERS
-from local.plugins.aws.outputs import output_names
-from local.plugins.aws.provider import AwsProvider, _merged
+from local.plugins.aws.provider import AwsProvider, _merged, output_names
 from local.plugins.aws.resource import changed_inputs, project
 from local.plugins.provider import (
     CheckRequest,

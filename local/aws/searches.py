@@ -1,4 +1,8 @@
-"""Searches by tag that moto answers wrongly: NAT gateways by tag, EventBridge rules in the tagging API."""
+"""Searches that moto answers wrongly: instance profiles by path, NAT gateways by tag, rules in the tagging API.
+
+Karpenter finds the instance profiles of a node class by their path. With all profiles of the account, one cluster's
+Karpenter tries to delete those of another, and never finishes with its own.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,33 @@ from collections.abc import Iterator
 from typing import Any
 
 from moto.core.resource_tagging import TaggedResource
+from moto.core.responses import ActionResult
 from moto.ec2.models import EC2Backend
 from moto.events.models import EventsBackend
+from moto.iam.responses import IamResponse
 
 
 def install() -> None:
+    """Replace moto's searches."""
+    _install_instance_profiles()
+    _install_tags()
+
+
+def _install_instance_profiles() -> None:
+    """Return only the profiles under `PathPrefix`.
+
+    https://docs.aws.amazon.com/IAM/latest/APIReference/API_ListInstanceProfiles.html
+    """
+
+    def list_instance_profiles(self: Any) -> ActionResult:
+        prefix = self._get_param("PathPrefix") or "/"
+        profiles = [each for each in self.backend.get_instance_profiles() if each.path.startswith(prefix)]
+        return ActionResult({"InstanceProfiles": profiles})
+
+    IamResponse.list_instance_profiles = list_instance_profiles
+
+
+def _install_tags() -> None:
     """Apply DescribeNatGateways' filters for tags, which moto ignores, and list rules beside their buses."""
     of_moto, buses = EC2Backend.describe_nat_gateways, EventsBackend.iter_tagged_resources
 
