@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import os
 import signal
-import ssl
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
+
+import aiohttp
 
 from local.nodes import environment, images, logs, status
 from local.nodes.context import PodSite
@@ -32,31 +33,16 @@ Port = Callable[[int | str], int | None]
 Run = Callable[[list[str], float], Awaitable[int]]
 
 
-def insecure() -> ssl.SSLContext:
-    """Return TLS without verification, as kubelets use for probes."""
-    tls = ssl.create_default_context()
-    tls.check_hostname = False
-    tls.verify_mode = ssl.CERT_NONE
-    return tls
-
-
 async def probe_http(probe: Object, ip: str, port: int) -> str:
-    """Send a GET request. Return "" for a status of 200 to 399, otherwise the error."""
-    host = probe.get("host") or ip
-    tls = insecure() if probe.get("scheme", "HTTP") == "HTTPS" else None
-    reader, writer = await asyncio.open_connection(host, port, ssl=tls)
-    try:
-        headers = "".join(f"{h['name']}: {h['value']}\r\n" for h in probe.get("httpHeaders") or [])
-        request = f"GET {probe.get('path', '/')} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n"
-        writer.write(f"{request}User-Agent: kube-probe\r\n{headers}\r\n".encode())
-        await writer.drain()
-        words = (await reader.readline()).split()
-    finally:
-        writer.close()
-        with contextlib.suppress(OSError, ssl.SSLError):
-            await writer.wait_closed()
-    code = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
-    return "" if 200 <= code < 400 else f"HTTP probe failed with statuscode: {code}"
+    """Send a GET request, without verification of a certificate. Return "" for 200 to 399, otherwise the error."""
+    url = f"{probe.get('scheme', 'HTTP').lower()}://{probe.get('host') or ip}:{port}{probe.get('path', '/')}"
+    headers = {"User-Agent": "kube-probe"} | {h["name"]: h["value"] for h in probe.get("httpHeaders") or []}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(url, headers=headers, ssl=False, allow_redirects=False) as response,
+    ):
+        good = 200 <= response.status < 400
+        return "" if good else f"HTTP probe failed with statuscode: {response.status}"
 
 
 async def probe_tcp(host: str, port: int) -> str:
@@ -89,7 +75,7 @@ async def probe_once(probe: Object, ip: str, port: Port, run: Run) -> str:
             return await work
     except TimeoutError:
         return f"no answer from {ip}:{number} within {timeout:g} s"
-    except (OSError, ssl.SSLError, ValueError) as error:
+    except (OSError, aiohttp.ClientError, ValueError) as error:
         return f"{ip}:{number}: {error}"
 
 
