@@ -152,7 +152,7 @@ def _decide(
     """Start, wait with placeholders, or end this try. Anything but a wait needs a read without caches."""
     since = state.since
     progress = Progress(attempt=state.tries, candidate=0, since=since, began=since)
-    counted = _count(request, seen, progress)
+    counted = _count(request, seen)
     decision = capacity.decide(request, seen, counted, started=since, quorum_since=state.quorum_since)
     never = "" if counted.usable else _find_verdict(request, seen, since)
     initialized = {each.uid: ctx.now for each in seen.claims if each.initialized}
@@ -267,18 +267,14 @@ def _impossible(attempt: AttemptSpec, request: JobRequest, seen: Observation, si
     return taint_problem(attempt, seen.pool) if seen.pool is not None else ""
 
 
-def _count(request: JobRequest, seen: Observation, progress: Progress) -> Count:
+def _count(request: JobRequest, seen: Observation) -> Count:
     """Count the nodes on which a placeholder of the job runs.
 
     Two jobs may see the same idle node at the same moment. The scheduler gives it to one of them. No placeholder starts
     on a node that the workers' node affinity excludes.
     """
     found = capacity.count(request, seen)
-    held = {
-        each.node
-        for each in placeholders(request, seen)
-        if each.phase not in _FINISHED and is_of_this_wait(each, progress)
-    }
+    held = {each.node for each in placeholders(request, seen) if each.phase not in _FINISHED}
     idle = {name: "free, but no placeholder of the job runs there" for name in {*found.usable} - held}
     usable = tuple(name for name in found.usable if name in held)
     return replace(found, usable=usable, unusable={**found.unusable, **idle})

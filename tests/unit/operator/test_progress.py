@@ -146,33 +146,29 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
 
 
+BODY = text(step=1234, loss=2.5).encode()
+LONGER = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (len(BODY) + 100)
+
+
 @pytest.mark.usefixtures("_impatient")
-@pytest.mark.parametrize(
-    ("pieces", "pause"),
-    [
-        ([b"HTTP/1.1 500 no\r\n\r\n"], 0.0),
-        ([b"what?\r\n\r\n"], 0.0),
-        ([HEAD, b"\xff\xfe"], 0.0),
-        ([HEAD], 0.0),
-        ([HEAD, *([b"#" * 65536] * 40)], 0.0),
-        ([HEAD, *([b"#"] * 200)], 0.05),
-        ([b"HTTP/1.1 200 OK\r\n", *([b"x-a: b\r\n"] * 90)], 0.05),
-    ],
-    ids=["500", "no HTTP", "no text", "silence", "without end", "drop by drop", "head by drops"],
-)
-def test_ask_of_a_server_that_misbehaves_ends_in_time(pieces: list[bytes], pause: float) -> None:
-    with serving(*pieces, pause=pause) as port:
+@pytest.mark.parametrize(("pieces", "pause", "closes", "reason"), [
+    pytest.param([b"HTTP/1.1 500 no\r\n\r\n"], 0.0, b"", "status 500", id="500"),
+    pytest.param([b"what?\r\n\r\n"], 0.0, b"", "malformed", id="no HTTP"),
+    pytest.param([HEAD, b"\xff\xfe"], 0.0, b"", "malformed", id="no text"),
+    pytest.param([HEAD], 0.0, None, "longer than 0.2 s", id="silence"),
+    pytest.param([HEAD, *([b"#" * 65536] * 40)], 0.0, None, "larger than", id="without end"),
+    pytest.param([HEAD, *([b"#"] * 200)], 0.05, None, "longer than", id="drop by drop"),
+    pytest.param([b"HTTP/1.1 200 OK\r\n", *([b"x-a: b\r\n"] * 90)], 0.05, None, "longer than", id="head by drops"),
+    pytest.param([LONGER, BODY], 0.0, None, "longer than", id="unfinished"),
+    pytest.param([LONGER, BODY], 0.0, b"", "malformed", id="broken off"),
+])  # fmt: skip
+def test_answer_of_a_server_that_misbehaves_is_unreadable(
+    pieces: list[bytes], pause: float, closes: bytes | None, reason: str
+) -> None:
+    with serving(*pieces, pause=pause, closes=closes) as port:
         began = time.monotonic()
-        assert unreadable(read_progress(pod(port)))
+        assert reason in unreadable(read_progress(pod(port)))
         assert time.monotonic() - began < 3
-
-
-@pytest.mark.usefixtures("_impatient")
-def test_ask_of_an_answer_that_breaks_off_returns_none() -> None:
-    body = text(step=1234, loss=2.5).encode()
-    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (len(body) + 100)
-    with serving(head, body) as port:
-        assert unreadable(read_progress(pod(port)))
 
 
 def test_progress_of_a_closed_port_is_none() -> None:
