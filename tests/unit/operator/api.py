@@ -1,10 +1,12 @@
-"""A small API server for the decisions about torchrun jobs: objects with uids and versions, garbage collection, a Job
-controller that makes pods, machines that run them. A crash may come before any write, and old answers may be given."""
+"""A small API server for plans: objects with uids and versions, garbage collection, a Job controller, nodes.
+
+The controller may be killed before any write.
+"""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from launcher.manifests import stamp
@@ -22,6 +24,10 @@ def copied(item: T) -> T:
     """Return a deep copy, in a fifth of the time of copy.deepcopy: nothing here takes longer than copies."""
     made: T = pickle.loads(pickle.dumps(item, pickle.HIGHEST_PROTOCOL))  # noqa: S301
     return made
+
+
+def owners_of(item: JsonObject) -> set[str]:
+    return {each["uid"] for each in item["metadata"].get("ownerReferences", [])}
 
 
 class Crash(Exception):
@@ -96,21 +102,17 @@ class Api:
         live["metadata"].setdefault("annotations", {}).update(item["metadata"].get("annotations", {}))
         self.touch(live)
 
-    def put_finalizers(self, item: JsonObject, finalizers: tuple[str, ...]) -> bool:
+    def _put(self, item: JsonObject, change: Callable[[JsonObject], None]) -> bool:
+        """Change an object that has not changed since it was read. Return whether that is so."""
         live = self.objects.get((item["kind"], item["metadata"]["name"]))
         if live is None or live["metadata"]["resourceVersion"] != item["metadata"]["resourceVersion"]:
             return False
-        live["metadata"]["finalizers"] = [*finalizers]
+        change(live)
         self.touch(live)
         return True
 
     def put_status(self, item: JsonObject, status: JsonObject) -> bool:
-        live = self.objects.get((item["kind"], item["metadata"]["name"]))
-        if live is None or live["metadata"]["resourceVersion"] != item["metadata"]["resourceVersion"]:
-            return False
-        live["status"] = copied(status)
-        self.touch(live)
-        return True
+        return self._put(item, lambda live: live.update(status=copied(status)))
 
     def delete(
         self, kind: str, name: str, uid: str = "", version: str = "", *, foreground: bool = False
@@ -137,32 +139,33 @@ class Api:
             raise Crash(what)
         self.written.append(what)
 
-    def apply(self, item: JsonObject, decision: ReconcilePlan) -> bool:
-        """As trainyard/operator/reconciler.py does; False where something is in the way."""
-        if any(each.kind == "NodeClaim" for each in decision.deletions):
-            live = self.get(item["kind"], item["metadata"]["name"])
-            reported = ("spec", "status")
-            if live is None or [live.get(key) for key in reported] != [item.get(key) for key in reported]:
-                return False
-        for each in decision.deletions:
+    def apply(self, item: JsonObject, plan: ReconcilePlan) -> bool:
+        """Write a plan as `apply_plan` does. Return False after a conflict."""
+        live = self.get(item["kind"], item["metadata"]["name"])
+        if any(each.kind == "NodeClaim" for each in plan.deletions) and (
+            live is None or any(live.get(key) != item.get(key) for key in ("spec", "status"))
+        ):
+            return False
+        for each in plan.deletions:
             self._write(f"delete {each.kind} {each.name}")
             self.delete(each.kind, each.name, each.uid, each.version, foreground=each.foreground)
-        for made in decision.creations:
+        for made in plan.creations:
             self._write(f"create {made['kind']} {made['metadata']['name']}")
             if not self.create(made):
                 return False
-        for changed in decision.patches:
+        for changed in plan.patches:
             self._write(f"apply {changed['kind']} {changed['metadata']['name']}")
             self.change(changed)
-        if decision.finalizers is not None:
-            self._write(f"put finalizers {' '.join(decision.finalizers)}".strip())
-            if not self.put_finalizers(item, decision.finalizers):
+        if plan.finalizers is not None:
+            self._write(f"put finalizers {' '.join(plan.finalizers)}".strip())
+            finalizers = [*plan.finalizers]
+            if not self._put(item, lambda live: live["metadata"].update(finalizers=finalizers)):
                 return False
-        if decision.status is not None:
+        if plan.status is not None:
             self._write("put status")
-            if not self.put_status(item, decision.status):
+            if not self.put_status(item, plan.status):
                 return False
-        self.events += [event.reason for event in decision.events]
+        self.events += [event.reason for event in plan.events]
         return True
 
     # --- what Kubernetes does
@@ -187,15 +190,12 @@ class Api:
         uids = {each["metadata"]["uid"] for each in self.objects.values()}
         for key, item in list(self.objects.items()):
             meta = item["metadata"]
-            owners = {each["uid"] for each in meta.get("ownerReferences", [])}
+            owners = owners_of(item)
             if owners and not owners & uids:
                 self.delete(*key) if "deletionTimestamp" not in meta else None
             if "deletionTimestamp" not in meta or meta.get("finalizers"):
                 continue
-            mine = [
-                each for each in self.objects.values()
-                if meta["uid"] in {one["uid"] for one in each["metadata"].get("ownerReferences", [])}
-            ]  # fmt: skip
+            mine = [each for each in self.objects.values() if meta["uid"] in owners_of(each)]
             if meta.get("foreground") and mine:
                 for each in mine:
                     if "deletionTimestamp" not in each["metadata"]:
@@ -207,12 +207,7 @@ class Api:
             self.count += 1
 
     def pods(self, job: JsonObject) -> Iterable[JsonObject]:
-        uid = job["metadata"]["uid"]
-        return [
-            each
-            for (kind, _), each in self.objects.items()
-            if kind == "Pod" and uid in {one["uid"] for one in each["metadata"].get("ownerReferences", [])}
-        ]
+        return [each for each in self.of_kind("Pod") if job["metadata"]["uid"] in owners_of(each)]
 
     def _work(self, job: JsonObject) -> None:
         meta, spec, status = job["metadata"], job["spec"], job.setdefault("status", {})
@@ -253,13 +248,8 @@ class Api:
 
     def workers(self) -> list[JsonObject]:
         """Pods of Jobs that are not over."""
-        return [
-            each
-            for (kind, _), each in self.objects.items()
-            if kind == "Pod"
-            and n.LABEL_ATTEMPT in each["metadata"]["labels"]
-            and each["status"]["phase"] in ("Pending", "Running")
-        ]
+        pods = (each for each in self.of_kind("Pod") if n.LABEL_ATTEMPT in each["metadata"]["labels"])
+        return [each for each in pods if each["status"]["phase"] in ("Pending", "Running")]
 
     def has_room(self) -> bool:
         """Whether one more worker gets a node."""
@@ -278,11 +268,8 @@ class Api:
         self, phase: str, *, exit_code: int | None = None, message: str = "", only: int | None = None
     ) -> bool:
         """Pods that are not over come to this phase, one of them or all; whether there were any."""
-        live = [
-            each
-            for each in self.workers()
-            if each["spec"]["nodeName"] and "deletionTimestamp" not in each["metadata"]
-        ]
+        placed = (each for each in self.workers() if each["spec"]["nodeName"])
+        live = [each for each in placed if "deletionTimestamp" not in each["metadata"]]
         chosen = live if only is None else live[only % len(live) :][:1] if live else []
         for each in chosen:
             ready = "True" if phase == "Running" else "False"
@@ -314,8 +301,7 @@ def _pod(job: JsonObject, index: int, serial: int, node: str) -> JsonObject:
     owner = {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "name": job["metadata"]["name"],
-        "uid": job["metadata"]["uid"],
+        **{key: job["metadata"][key] for key in ("name", "uid")},
     }
     meta = {
         **copied(template["metadata"]),

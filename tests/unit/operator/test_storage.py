@@ -17,26 +17,17 @@ from trainyard.operator.plan import POLL_SECONDS
 KAI = replace(CLUSTER, kai=True, kai_queues={n.KAI_DEFAULT_QUEUE: KaiQueue()})
 pytestmark = pytest.mark.unit
 SMALL = {"numGPUs": 8}
-OWN = {"storage.workspace": {"enabled": True, "size": "1Gi"}}
+SIZE = {"enabled": True, "size": "1Gi"}
+OWN = {"storage.workspace": SIZE}
 
 
 def checkpoints(**more: Any) -> dict[str, Any]:
-    return {"storage.checkpoints": {"enabled": True, "size": "1Gi", **more}}
+    return {"storage.checkpoints": {**SIZE, **more}}
 
 
 def modes(api: Api) -> dict[str, list[str]]:
-    return {
-        each["metadata"]["name"]: each["spec"]["accessModes"] for each in api.list("PersistentVolumeClaim")
-    }
-
-
-def edit_storage(life: Life, **storage: Any) -> None:
-    life.api.edit(n.QUEUE_KIND, "research", storage=storage)
-
-
-def claimed_volumes(job: dict[str, Any]) -> list[str]:
-    volumes = job["spec"]["template"]["spec"]["volumes"]
-    return [each["persistentVolumeClaim"]["claimName"] for each in volumes]
+    claims = api.list("PersistentVolumeClaim")
+    return {each["metadata"]["name"]: each["spec"]["accessModes"] for each in claims}
 
 
 def retained(**storage: Any) -> Api:
@@ -84,19 +75,18 @@ def test_retained_claim_being_deleted_delays_the_job() -> None:
 
 def test_class_changed_in_queue_keeps_the_claims() -> None:
     life = Life({"numGPUs": 16}, OWN).run()
-    edit_storage(life, workspace={"enabled": True, "size": "1Gi", "storageClass": "fsx"})
+    life.edit_queue(storage={"workspace": {**SIZE, "storageClass": "fsx"}})
     life.fail()
     assert life.names("Job") == ["vit-1", "vit-1-n1"]
-    assert [claimed_volumes(each) for each in life.api.list("Job")] == [
-        ["vit-workspace"],
-        ["vit-workspace-1"],
-    ]
+    volumes = [each["spec"]["template"]["spec"]["volumes"] for each in life.api.list("Job")]
+    names = [[each["persistentVolumeClaim"]["claimName"] for each in of_job] for of_job in volumes]
+    assert names == [["vit-workspace"], ["vit-workspace-1"]]
     assert set(map(tuple, modes(life.api).values())) == {("ReadWriteOnce",)}
 
 
 def test_resize_beyond_the_claim_keeps_the_workers() -> None:
     life = Life(SMALL, checkpoints()).run()
-    edit_storage(life, checkpoints={"enabled": True, "size": "1Gi", "storageClass": "fsx"})
+    life.api.edit(n.QUEUE_KIND, "research", storage={"checkpoints": {**SIZE, "storageClass": "fsx"}})
     life.edit(numNodes=2)
     assert (life.names("Job"), life.status["phase"]) == (["vit-0"], "Running")
     assert life.condition(n.ACCEPTED) == ("False", "InvalidSpec")
@@ -106,9 +96,7 @@ def test_queue_edited_creates_no_claims_for_running_workers() -> None:
     life = Life({"numGPUs": 16}, OWN).run()
     life.edit_queue(nodeResources={"gpus": 4, "cpus": 96, "memory": "512Gi"})
     assert life.names("PersistentVolumeClaim") == ["vit-workspace", "vit-workspace-1"]
-    size = {"enabled": True, "size": "1Gi"}
-    edit_storage(life, workspace=size, datasets={**size, "storageClass": "fsx"})
-    life.reconcile()
+    life.edit_queue(storage={"workspace": SIZE, "datasets": {**SIZE, "storageClass": "fsx"}})
     assert life.names("PersistentVolumeClaim") == ["vit-workspace", "vit-workspace-1"]
     assert life.status["phase"] == "Running"
     # What its own workers name comes back.
@@ -138,15 +126,12 @@ def test_claim_retained_later_is_reported_with_its_patch() -> None:
         return one["status"], one["message"]
 
     assert accepted() == ("True", "")
-    edit_storage(life, checkpoints={"enabled": True, "size": "1Gi", "retain": True})
-    life.reconcile()
+    life.edit_queue(storage={"checkpoints": {**SIZE, "retain": True}})
     assert accepted()[0] == "True"
-    assert accepted()[1].startswith(
-        "is deleted with the job, because it was created before its queue retained it: vit-chec"
-    )
+    assert "is deleted with the job, because it was created before its queue retained it" in accepted()[1]
     assert "kubectl patch pvc -n team vit-checkpoints --type json -p '[{" in accepted()[1]
     assert life.reconcile() == 0
-    # What it says is done.
+    # The user does that.
     del life.api.objects["PersistentVolumeClaim", "vit-checkpoints"]["metadata"]["ownerReferences"]
     life.reconcile()
     assert accepted() == ("True", "")
@@ -159,7 +144,7 @@ def test_claim_retained_later_is_reported_with_its_patch() -> None:
 @pytest.mark.parametrize("volume", ["workspace", "datasets", "checkpoints"])
 def test_missing_class_delays_the_job(volume: str) -> None:
     """Queue, job and class may come in one `kubectl apply`: that it is for one node alone is not known yet."""
-    asked = {f"storage.{volume}": {"enabled": True, "size": "1Gi", "storageClass": "late"}}
+    asked = {f"storage.{volume}": {**SIZE, "storageClass": "late"}}
     life = Life({"numGPUs": 16}, asked).begin()
     assert life.state == ("Pending", "StorageClassNotFound")
     assert f"storage.{volume}.storageClass late does not exist" in life.message
@@ -185,7 +170,7 @@ def test_class_of_manual_volumes_need_not_exist() -> None:
 
 def test_class_deleted_later_is_not_needed_by_claims() -> None:
     late = {**CLUSTER.provisioners, "late": "ebs.csi.aws.com"}
-    asked = {"storage.workspace": {"enabled": True, "size": "1Gi", "storageClass": "late"}}
+    asked = {"storage.workspace": {**SIZE, "storageClass": "late"}}
     life = Life({"numGPUs": 16}, asked, cluster=replace(CLUSTER, provisioners=late)).run()
     life.cluster = CLUSTER
     life.api.run_pods("Failed", exit_code=1)

@@ -1,4 +1,4 @@
-"""Seeded lives of a job among everything that happens: the same promises hold whatever comes, and wherever it stops.
+"""Seeded lives of a job with random events: the same promises hold whatever happens, and wherever the controller stops.
 
 `World` runs plans on a small API server. Before any write the controller may be killed, and a reconcile may be given
 what was true some time ago.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -40,8 +41,12 @@ JOBS: list[dict[str, Any]] = [
 ]
 
 
+def attempt_of(item: dict[str, Any]) -> str:
+    return str(item["metadata"]["labels"][n.LABEL_ATTEMPT])
+
+
 class World:
-    """A job, its queue, what happens to them; every promise is looked after at every step."""
+    """A job, its queue, and what happens to them. Every promise is checked at every step."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)  # noqa: S311
@@ -60,35 +65,29 @@ class World:
         self.ran_at_the_end = 0
         self.claims: set[str] = set()
         self.failures = 0
-        self.deleted: set[str] = set()  # Jobs, by somebody else
+        self.deleted: set[str] = set()  # Jobs that another client deleted
         self.trained_by = ""  # the attempt that has succeeded
 
     def seen(self) -> tuple[Any, ...] | None:
         item = self.api.get(n.JOB_KIND, "vit")
-        if item is None:
-            return None
         children = [each for each in self.api.list() if each["kind"] not in (n.JOB_KIND, n.QUEUE_KIND)]
-        return item, self.api.get(n.QUEUE_KIND, "research"), children, self.api.now
+        return item and (item, self.api.get(n.QUEUE_KIND, "research"), children, self.api.now)
 
-    def reconcile(self, seen: tuple[Any, ...] | None = None) -> ReconcilePlan | None:
-        """One decision of a fresh look, or of the given one, carried out as far as it comes."""
-        given = seen or self.seen()
-        if given is None:
+    def reconcile(self, old: tuple[Any, ...] | None = None) -> ReconcilePlan | None:
+        """Apply one plan of the present objects, or of old ones, up to a crash."""
+        seen = old or self.seen()
+        if seen is None:
             return None
-        self.old.append(given)
-        item, its_queue, children, now = given
-        decision = plan_job(item, its_queue, children, KAI, now)
-        requeue_after = plan_job(item, its_queue, children, KAI, now)
-        assert decision == requeue_after
-        try:
-            self.api.apply(item, decision)
-        except Crash:
-            pass
-        finally:
-            self.check(old=seen is not None)
-            self.api.settle()
-            self.check()
-        return decision
+        self.old.append(seen)
+        item, its_queue, children, now = seen
+        plan = plan_job(item, its_queue, children, KAI, now)
+        assert plan == plan_job(item, its_queue, children, KAI, now)
+        with suppress(Crash):
+            self.api.apply(item, plan)
+        self.check(old=old is not None)
+        self.api.settle()
+        self.check()
+        return plan
 
     def quiet(self) -> None:
         """No more harm: looks until nothing is left to do."""
@@ -98,82 +97,66 @@ class World:
                 return
         raise AssertionError(f"no end: {decision}")
 
+    def pods(self) -> list[dict[str, Any]]:
+        """Return the pods of workers."""
+        return [each for each in self.api.of_kind("Pod") if n.LABEL_ATTEMPT in each["metadata"]["labels"]]
+
     def succeeded_attempt(self) -> str:
-        """The attempt of which enough Jobs have succeeded, none of which somebody deleted.
+        """Return the attempt of which enough Jobs have succeeded, none of which another client deleted.
 
         No worker failed, and none of its other Jobs runs.
         """
         well: dict[str, list[dict[str, Any]]] = {}
+        success = {"type": "SuccessCriteriaMet", "status": "True"}
         for each in self.api.of_kind("Job"):
-            if {"type": "SuccessCriteriaMet", "status": "True"} in each.get("status", {}).get(
-                "conditions", []
-            ):
-                well.setdefault(each["metadata"]["labels"][n.LABEL_ATTEMPT], []).append(each["metadata"])
+            if success in each.get("status", {}).get("conditions", []):
+                well.setdefault(attempt_of(each), []).append(each["metadata"])
         reported = {job["uid"] for jobs in well.values() for job in jobs}
         unended = {
-            each["metadata"]["labels"][n.LABEL_ATTEMPT]
-            for each in self.api.of_kind("Pod")
-            if n.LABEL_ATTEMPT in each["metadata"]["labels"]
-            and each.get("status", {}).get("phase") in ("Failed", "Running")
+            attempt_of(each)
+            for each in self.pods()
+            if each.get("status", {}).get("phase") in ("Failed", "Running")
             and "deletionTimestamp" not in each["metadata"]
             and each["metadata"]["ownerReferences"][0]["uid"] not in reported
         }
         for attempt, jobs in well.items():
             parts, size = (jobs[0]["annotations"][key] for key in (n.ANNOTATION_PARTS, n.ANNOTATION_SIZE))
             enough = min(int(parts), int(size.split(":")[0])) if ":" in size else int(parts)
-            if (
-                attempt not in unended
-                and len(jobs) >= enough
-                and not self.deleted & {each["name"] for each in jobs}
-            ):
+            deleted = self.deleted & {each["name"] for each in jobs}
+            if attempt not in unended and len(jobs) >= enough and not deleted:
                 return attempt
         return ""
 
     def check(self, *, old: bool = False) -> None:
-        """What always holds. A reconcile at what was, `old`, may end what has succeeded since."""
-        api = self.api
-        live = {
-            each["metadata"]["labels"][n.LABEL_ATTEMPT]
-            for (kind, _), each in api.objects.items()
-            if kind == "Pod" and n.LABEL_ATTEMPT in each["metadata"]["labels"]
-        }
+        """Check what always holds. A plan of old objects may end what has succeeded since."""
+        api, pods = self.api, self.pods()
+        live = {attempt_of(each) for each in pods}
         assert len(live) <= 1, f"workers of attempts {live} at once"
-        for attempt in live:
-            images = {
-                each["spec"]["containers"][0]["image"]
-                for (kind, _), each in api.objects.items()
-                if kind == "Pod" and each["metadata"]["labels"].get(n.LABEL_ATTEMPT) == attempt
-            }
-            assert len(images) == 1, f"workers of attempt {attempt} with {images}"
+        images = {each["spec"]["containers"][0]["image"] for each in pods}
+        assert len(images) <= 1, f"workers of attempt {live} with {images}"
         names = [name for _, name in api.ran]
-        # One that somebody deleted may come again by an old reconcile, under the same number, while its end
-        # was not noticed; docs/decisions/0022 says why that is left.
-        nested_launcher = {name for name in names if names.count(name) > 1}
-        assert nested_launcher <= self.deleted, f"a Job ran twice: {names}"
-        for each in api.objects.values():
-            if each["kind"] in (n.JOB_KIND, n.QUEUE_KIND):
-                continue
-            kept = each["kind"] == "PersistentVolumeClaim" and each["metadata"]["name"].endswith(
-                "checkpoints"
-            )
-            assert kept or each["metadata"].get("ownerReferences"), each["metadata"]["name"]
+        # A Job that another client deleted may come again by an old plan, under the same number, while its end
+        # was not noticed (docs/decisions/0022).
+        twice = {name for name in names if names.count(name) > 1}
+        assert twice <= self.deleted, f"a Job ran twice: {names}"
+        for (kind, name), each in api.objects.items():
+            kept = kind == "PersistentVolumeClaim" and name.endswith("checkpoints")
+            is_root = kind in (n.JOB_KIND, n.QUEUE_KIND)
+            assert is_root or kept or each["metadata"].get("ownerReferences"), name
         claims = {name for kind, name in api.objects if kind == "PersistentVolumeClaim"}
         assert {each for each in self.claims if each.endswith("checkpoints")} <= claims
         self.claims |= claims
         item = api.objects.get((n.JOB_KIND, "vit"))
         status = item.get("status", {}) if item is not None else {}
-        assert status.get("restarts", 0) <= self.most_restarts
-        assert status.get("restarts", 0) <= self.failures
+        assert status.get("restarts", 0) <= min(self.most_restarts, self.failures)
         over = status.get("phase") in n.FINAL_PHASES
         if not self.trained_by and not over:
             self.trained_by = self.succeeded_attempt()
         if self.trained_by and item is not None:
-            # A reconcile at what was may let a Job of the same attempt go, which is removed by the next one.
+            # An old plan may resume a Job of the same attempt, which the next plan deletes.
             last = n.attempt_name("vit", int(self.trained_by))
             later = names[names.index(last) :]
-            assert all(name == last or name.startswith(f"{last}-") for name in later), (
-                "what had succeeded ran again"
-            )
+            assert all(name == last or name.startswith(f"{last}-") for name in later), "success ran again"
             if old and over and not self.final:
                 self.trained_by = ""
             else:
@@ -197,9 +180,7 @@ class World:
 
     def workers_run(self) -> None:
         if self.api.run_pods("Running"):
-            self.trained_by = (
-                ""  # one that runs is waited for, as long as nobody has seen that enough succeeded
-            )
+            self.trained_by = ""  # the controller waits for a running worker, unless it noticed the success
 
     def workers_end_well(self) -> None:
         if self.chance.random() < 0.2:
@@ -211,16 +192,13 @@ class World:
     def a_worker_fails(self) -> None:
         if self.api.run_pods("Failed", exit_code=1, only=self.chance.randrange(8)):
             self.failures += 1
-            self.trained_by = (
-                ""  # one that fails ends the attempt, as long as nobody has seen that it succeeded
-            )
+            self.trained_by = ""  # it ends the attempt, unless the controller noticed the success
 
     def a_node_is_lost(self) -> None:
-        pods = [each for each in self.api.list("Pod") if n.LABEL_ATTEMPT in each["metadata"]["labels"]]
-        if pods:
-            name = self.chance.choice(pods)["metadata"]["name"]
-            self.api.objects["Pod", name]["metadata"]["stuck"] = True
-            self.api.delete("Pod", name)
+        if pods := self.pods():
+            meta = self.chance.choice(pods)["metadata"]
+            meta["stuck"] = True
+            self.api.delete("Pod", meta["name"])
             self.failures += 1
 
     def nodes_are_removed(self) -> None:
@@ -270,11 +248,8 @@ class World:
         self._edit(workspace={"digest": digest, "sizeBytes": 3, "restartOnSync": self.chance.random() < 0.5})
 
     def a_child_is_deleted(self) -> None:
-        mine = [
-            each for each in self.api.list("Job", "Service", "PodGroup", "Pod")
-            if n.LABEL_JOB in each["metadata"]["labels"]
-        ]  # fmt: skip
-        if mine:
+        children = self.api.list("Job", "Service", "PodGroup", "Pod")
+        if mine := [each for each in children if n.LABEL_JOB in each["metadata"]["labels"]]:
             chosen = self.chance.choice(mine)
             self.failures += chosen["kind"] in ("Job", "Pod")
             if chosen["kind"] == "Job":
