@@ -35,16 +35,10 @@ class Crash(Exception):
 
 
 class Api:
-    """`now` is seconds since the epoch. Crash is raised, once, before the write of which `crash_at` is the number in
-    `written`.
+    """Objects, and what Kubernetes does with them. `now` is in seconds since the epoch."""
 
-    Where it `places` pods, workers have their nodes at once, as many as there are `machines`; None is as many as it
-    takes. Where the Job controller is not `prompt`, Jobs that have succeeded are not complete yet. Where somebody
-    `sends`, a sync pod has its archive at once.
-    """
-
-    places = True
-    sends = True
+    places = True  # workers have their nodes at once
+    sends = True  # a sync pod has its archive at once
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
@@ -53,9 +47,9 @@ class Api:
         self.ran: list[tuple[str, str]] = []  # (TorchrunJob's uid, Job's name) of Jobs whose pods ran
         self.count = 0
         self.written: list[str] = []
-        self.crash_at: int | None = None
-        self.machines: int | None = None
-        self.prompt = True
+        self.crash_at: int | None = None  # Crash is raised once, before this number of writes
+        self.machines: int | None = None  # the number of nodes; without it there are enough
+        self.prompt = True  # the Job controller completes a succeeded Job at once
 
     # --- what a client does
 
@@ -141,10 +135,9 @@ class Api:
 
     def apply(self, item: JsonObject, plan: ReconcilePlan) -> bool:
         """Write a plan as `apply_plan` does. Return False after a conflict."""
-        live = self.get(item["kind"], item["metadata"]["name"])
-        if any(each.kind == "NodeClaim" for each in plan.deletions) and (
-            live is None or any(live.get(key) != item.get(key) for key in ("spec", "status"))
-        ):
+        live = self.get(item["kind"], item["metadata"]["name"]) or {}
+        is_changed = any(live.get(key) != item.get(key) for key in ("spec", "status"))
+        if is_changed and any(each.kind == "NodeClaim" for each in plan.deletions):
             return False
         for each in plan.deletions:
             self._write(f"delete {each.kind} {each.name}")

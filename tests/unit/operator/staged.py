@@ -141,7 +141,7 @@ KAI_GANGS = f"/apis/{n.KAI_GROUP}/{n.KAI_POD_GROUP_VERSION}"
 
 
 def install_kai(api: FakeApi, *, whole: bool = True) -> None:
-    """Serve KAI's two kinds and its parent queue; one kind alone is an installation that has just begun."""
+    """Serve KAI's two kinds and its parent queue; an installation that is not complete has one kind."""
     api.put(KAI, {"metadata": {}, "resources": [{"name": "queues"}, {"name": "queues/status"}]})
     api.put(KAI_GANGS, {"metadata": {}, "resources": [{"name": "podgroups"}] if whole else []})
     parent = thing(f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}", "Queue", n.KAI_PARENT_QUEUE, {})

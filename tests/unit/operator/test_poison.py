@@ -48,6 +48,11 @@ def poisons(item: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], dict[str, A
             yield path, with_value(item, path, value)
 
 
+def stored(item: dict[str, Any]) -> dict[str, Any]:
+    meta = {**item["metadata"], "namespace": "team", "uid": "u", "resourceVersion": "1", "generation": 2}
+    return deepcopy({**item, "metadata": meta})
+
+
 @pytest.fixture(scope="module")
 def life() -> Life:
     of_queue = {**FULL_QUEUE["spec"], "scheduling.pool": None}
@@ -56,10 +61,8 @@ def life() -> Life:
 
 @pytest.mark.long
 def test_plan_with_wrong_values_in_a_job_returns(life: Life) -> None:
-    item = life.api.get(n.JOB_KIND, "vit")
-    assert item is not None
     children = life.api.list("Service", "Job", "Pod", "PersistentVolumeClaim")
-    for _, job in poisons(item):
+    for _, job in poisons(life.job):
         plan_job(job, life.queue, children, KAI, life.api.now)
 
 
@@ -70,8 +73,7 @@ def test_plan_with_wrong_values_while_waiting_for_nodes() -> None:
     assert isinstance(api, PoolApi)
     life.reconcile()
     assert api.placeholders()
-    item, children = api.get(n.JOB_KIND, "vit"), api.list("Service", "Pod")
-    assert item is not None
+    item, children = life.job, api.list("Service", "Pod")
     assert item["status"]["capacity"]
     pool = api.observation()
     for thing, other in ((item, life.queue), (life.queue, item)):
@@ -80,44 +82,33 @@ def test_plan_with_wrong_values_while_waiting_for_nodes() -> None:
                 continue
             job, queue = (poison, other) if thing is item else (other, poison)
             pool_to_count(job, queue)
-            decision = plan_job(job, queue, children, KAI, api.now, pool=pool)
-            assert (
-                not any(each["kind"] == "Job" for each in decision.creations)
-                or "pool" in path
-                or path[0] == "spec"
-            )
+            plan = plan_job(job, queue, children, KAI, api.now, pool=pool)
+            jobs = [each for each in plan.creations if each["kind"] == "Job"]
+            assert not jobs or "pool" in path or path[0] == "spec"
 
 
 @pytest.mark.parametrize("phase", ["", "Pending", "Running", "Suspended", "Failed"])
 def test_plan_with_wrong_values_in_a_spec_keeps_the_phase(phase: str) -> None:
-    item = deepcopy(FULL_JOB)
-    item["metadata"] |= {"namespace": "team", "uid": "u", "resourceVersion": "1", "generation": 2}
+    item = stored(FULL_JOB)
     item["status"] = {"phase": phase, "completionTime": "1970-01-01T00:00:00Z"}
     for path in paths(item["spec"], ("spec",)):
         for value in TYPES:
-            decision = plan_job(with_value(item, path, value), FULL_QUEUE, [], KAI, 5.0)
-            assert decision.status is None or decision.status["phase"] in n.PHASES
-            assert phase != n.PHASE_FAILED or not decision.creations
-            assert phase != n.PHASE_FAILED or (decision.status or item["status"])["phase"] == phase
+            plan = plan_job(with_value(item, path, value), FULL_QUEUE, [], KAI, 5.0)
+            assert plan.status is None or plan.status["phase"] in n.PHASES
+            assert phase != n.PHASE_FAILED or not plan.creations
+            assert phase != n.PHASE_FAILED or (plan.status or item["status"])["phase"] == phase
 
 
 @pytest.mark.long
 def test_plan_with_wrong_values_in_a_queue_returns() -> None:
-    item: dict[str, Any] = deepcopy(FULL_QUEUE)
-    item["metadata"] |= {"namespace": "team", "uid": "u", "resourceVersion": "1", "generation": 2}
+    item = stored(FULL_QUEUE)
     ready = decide_queue(item, [], "", [], KAI, 5.0)
     assert ready.status is not None
     item["status"] = ready.status
     for _, poison in poisons(item):
         build_trial_pod(poison, CLUSTER)
         decide_queue(poison, [], "", [], KAI, 5.0)
-        plan_job(_job(), poison, [], KAI, 5.0)
-
-
-def _job() -> dict[str, Any]:
-    item = deepcopy(FULL_JOB)
-    item["metadata"] |= {"namespace": "team", "uid": "u", "resourceVersion": "1", "generation": 2}
-    return item
+        plan_job(stored(FULL_JOB), poison, [], KAI, 5.0)
 
 
 def value_at(item: Any, path: tuple[Any, ...]) -> Any:
@@ -126,14 +117,11 @@ def value_at(item: Any, path: tuple[Any, ...]) -> Any:
 
 @pytest.mark.parametrize("phase", ["Running", "Failed"])
 def test_plan_with_any_values_in_a_pod_keeps_the_deadline(life: Life, phase: str) -> None:
-    item = deepcopy(life.api.get(n.JOB_KIND, "vit"))
-    assert item is not None
+    item = life.job
     item["spec"]["activeDeadlineSeconds"] = 60
     suspended = with_value(item, ("spec", "suspend"), True)
     children = life.api.list("Job", "Pod")
-    worker = next(
-        each for each in children if each["kind"] == "Pod" and n.LABEL_ATTEMPT in each["metadata"]["labels"]
-    )
+    worker = life.api.workers()[0]
     ended = {"exitCode": 1, "reason": "Error", "finishedAt": "2027-01-15T08:00:00Z", "message": "no"}
     containers = [{"name": n.WORKER_CONTAINER, "state": {"terminated": ended, "waiting": {"reason": "x"}}}]
     said = {
@@ -146,7 +134,7 @@ def test_plan_with_any_values_in_a_pod_keeps_the_deadline(life: Life, phase: str
         "initContainerStatuses": containers,
     }
     full = {**worker, "status": said}
-    others = [each for each in children if each is not worker]
+    others = [each for each in children if each["metadata"]["name"] != worker["metadata"]["name"]]
     for path in paths(full):
         if path[:1] != ("status",) and path[:2] != ("metadata", "annotations"):
             continue
@@ -178,20 +166,12 @@ HOSTILE_LINES = (
 @pytest.mark.parametrize("line", HOSTILE_LINES)
 def test_termination_message_of_any_form_is_read_in_time(life: Life, line: str) -> None:
     """The kubelet keeps 4,096 bytes of it."""
-    item = life.api.get(n.JOB_KIND, "vit")
-    children = life.api.list("Job", "Pod")
-    pods = [
-        each for each in children if each["kind"] == "Pod" and n.LABEL_ATTEMPT in each["metadata"]["labels"]
-    ]
-    assert item is not None
+    children, pods = life.api.list("Job", "Pod"), life.api.workers()
     assert pods
     ended = {"exitCode": 1, "reason": "Error", "message": (line * 4096)[:4096]}
-    failed = {
-        "phase": "Failed",
-        "containerStatuses": [{"name": n.WORKER_CONTAINER, "state": {"terminated": ended}}],
-    }
+    container = {"name": n.WORKER_CONTAINER, "state": {"terminated": ended}}
+    failed = {"phase": "Failed", "containerStatuses": [container]}
     began = time.monotonic()
     items = [{**each, "status": failed} if each in pods else each for each in children]
-    decision = plan_job(item, life.queue, items, KAI, life.api.now)
+    life.plan(items)
     assert time.monotonic() - began < 1.0 * len(pods)
-    assert decision is not None

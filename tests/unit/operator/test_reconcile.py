@@ -106,7 +106,7 @@ def test_reconcile_job_at_rest_reads_only_the_job(
     assert reads == [JOB, QUEUE.replace("h100", spec.get("jobQueue", "h100")), JOB]
 
 
-def test_reconcile_with_an_index_that_is_not_synced_reads_everything(api: FakeApi) -> None:
+def test_reconcile_with_an_unsynced_index_reads_everything(api: FakeApi) -> None:
     stage(api)
     change_spec(api, JOB, suspend=True)
     settle(Mortal(api), ObjectIndex())
