@@ -124,12 +124,14 @@ def _lingering_sidecars(_: ReconcileContext, worker: Worker) -> tuple[float, str
     ]
     if not running or worker.end.at is None or worker.finished or worker.deleting:
         return None
-    why = (
-        f"does not end: its container {n.WORKER_CONTAINER} ended with exit code {worker.end.code}, but container "
-        f"{' and '.join(running)} still runs. Move it to initContainers with restartPolicy: Always, so that it ends "
-        "with the worker"
+    which = (
+        f"containers {' and '.join(running)} still run"
+        if running[1:]
+        else f"container {running[0]} still runs"
     )
-    return worker.end.at + SIDECAR_GRACE_SECONDS, why
+    ended = f"its container {n.WORKER_CONTAINER} ended with exit code {worker.end.code}, but {which}"
+    advice = "Move it to initContainers with restartPolicy: Always, so that it ends with the worker"
+    return worker.end.at + SIDECAR_GRACE_SECONDS, f"does not end: {ended}. {advice}"
 
 
 def workspace_wait(ctx: ReconcileContext, attempt: AttemptSpec) -> Message | None:

@@ -206,7 +206,7 @@ def test_lingering_sidecar_is_shown_with_the_exit_code() -> None:
 
 def test_lingering_sidecars_of_several_workers_are_counted() -> None:
     life = ended_beside({"istio-proxy": RUNS, "gone": {"terminated": {}}, "vault": {"waiting": {}}}, 2)
-    assert "but container istio-proxy and vault still runs" in cause(life)
+    assert "but containers istio-proxy and vault still run." in cause(life)
     assert cause(life).endswith("(1 more worker)")
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from launcher.errors import describe, error_line
 from launcher.manifests import stamp
 from tests.unit.operator.api import Api
 from tests.unit.operator.life import Life, Pooled
@@ -223,68 +221,6 @@ def test_log_tail_of_a_long_log_has_its_last_whole_lines() -> None:
     assert len(tail.encode()) <= TAIL_BYTES
     assert tail.splitlines()[0].startswith("line ")
     assert tail.splitlines()[-1] == "line 1999 é"
-
-
-CHAINED = """Traceback (most recent call last):
-  File x
-ValueError: a
-
-During handling of the above exception, another exception occurred:
-
-Traceback (most recent call last):
-  File y
-KeyError: 'b'
-Exception ignored in: <x>"""
-ABORTED = """terminate called after throwing an instance of 'c10::Error'
-  what():  CUDA error: bad
-frame #0"""
-SYNTAX = """  File "t.py", line 1
-    x =
-       ^
-SyntaxError: invalid syntax"""
-
-
-@pytest.mark.parametrize(
-    ("output", "error"),
-    [
-        (CHAINED, "KeyError: 'b'"),
-        (ABORTED, "what(): CUDA error: bad"),
-        (SYNTAX, "SyntaxError: invalid syntax"),
-        ("train.sh: line 3: pyton: command not found\nbye", "train.sh: line 3: pyton: command not found"),
-        ("did nothing", ""),
-        ("\x1b[1;31mTraceback (most recent call last):\x1b[0m\n  x\n\x1b[31mOops: y\x1b[0m\nbye", "Oops: y"),
-        *(
-            (
-                f"error: no data\n{SUMMARY.splitlines()[0].replace('torch/', f'{place}torch/', 1)}",
-                "error: no data",
-            )
-            for place in ("", "/opt/venv/lib/python3.11/site-packages/")
-        ),
-        ("", ""),
-    ],
-)
-def test_error_line_of_an_output(output: str, error: str) -> None:
-    assert error_line(output.splitlines()) == error
-
-
-@pytest.mark.parametrize("text", [
-    "RendezvousGraceful", "Rendezvous", "NCCL", "TCPStore", "E0101 torch/distributed/elastic/", "what(): ", "a ",
-])  # fmt: skip
-def test_output_of_any_form_is_searched_in_time(text: str) -> None:
-    """Meanwhile, the other jobs wait."""
-    started = time.process_time()
-    line = text * (4096 // len(text))
-    gang = Gang()
-    gang.ends(0, 1, line)
-    gang.ends(1, 1, line)
-    gang.at(1)
-    assert time.process_time() - started < 0.5
-
-
-def test_output_without_an_error_shows_its_last_line() -> None:
-    assert describe(["step 1", "did nothing", ""]) == "the last line of its log is 'did nothing'"
-    assert describe(["RuntimeError: x", "bye"]) == "RuntimeError: x"
-    assert describe([]) == ""
 
 
 def _failed(**asked: Any) -> Life:

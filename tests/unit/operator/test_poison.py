@@ -160,6 +160,15 @@ HOSTILE_LINES = (
     "\x00",
     "\u202e",
     "E" * 300 + "Error: ",
+    *(
+        "RendezvousGraceful",
+        "Rendezvous",
+        "NCCL",
+        "TCPStore",
+        "E0101 torch/distributed/elastic/",
+        "what(): ",
+        "a ",
+    ),
 )
 
 
