@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import sys
-import termios
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -254,63 +253,41 @@ def test_exit_code_is_that_of_the_job() -> None:
         assert logs.exit_code({"phase": "Failed", "exitCode": code}) == shown
 
 
-MEBIBYTES = 2
+def test_bar_on_a_dumb_terminal_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    for term, count in (("dumb", 0), ("xterm", 2)):  # once, and cleared
+        monkeypatch.setenv("TERM", term)
+        with Bar("sending", terminal := Terminal()) as bar:
+            bar(1, 1)
+        assert terminal.getvalue().count("\r\x1b[K") == count
+
+
 DRAWN = re.compile(r"sending \[([#.]*)\] (\S+ \S+) of (\S+ \S+)")
 
 
-class Terminal:
-    """A terminal that somebody looks at."""
+class Terminal(io.StringIO):
+    """A terminal without a width, such as a serial line."""
 
-    def __init__(self) -> None:
-        self._shown, self._side = os.openpty()
-        mode = termios.tcgetattr(self._side)
-        mode[1] &= ~termios.OPOST  # lines end as they were written
-        termios.tcsetattr(self._side, termios.TCSANOW, mode)
-        self.stream = os.fdopen(self._side, "w")
-
-    def seen(self) -> str:
-        """What it was sent since it was asked last."""
-        self.stream.flush()
-        os.set_blocking(self._shown, False)
-        text = b""
-        try:
-            while piece := os.read(self._shown, 65536):
-                text += piece
-        except BlockingIOError:
-            pass
-        return text.decode()
-
-    def close(self) -> None:
-        self.stream.close()
-        os.close(self._shown)
-
-
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    monkeypatch.setenv("TERM", "xterm")
-    made = Terminal()
-    yield made
-    made.close()
+    def isatty(self) -> bool:
+        return True
 
 
 def test_an_upload_is_drawn_to_its_end_on_a_terminal(
-    api: TorchrunApi, run: Run, pod: Store, code: Path, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    api: TorchrunApi, run: Run, pod: Store, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(output, "_EVERY_SECONDS", 0.0)
-    (code / "data").write_bytes(os.urandom(MEBIBYTES * 2**20))
+    (code / "data").write_bytes(os.urandom(2 * 2**20))
     api.queue("q")
     api.pod("one-sync-0", n.SYNC_CONTAINER)
-    monkeypatch.setattr(sys, "stderr", terminal.stream)
+    monkeypatch.setattr(sys, "stderr", Terminal())
     result, out, _ = run(*SUBMIT, "x")
-    text = terminal.seen()
+    text = sys.stderr.getvalue()
     assert (result, out) == (0, "torchrunjob.torchrun.ai/one created\n"), text
-    render_bar = DRAWN.findall(text)
-    shares = [bar.count("#") / len(bar) for bar, _, _ in render_bar]
-    assert len(render_bar) > 10
+    bars = DRAWN.findall(text)
+    shares = [bar.count("#") / len(bar) for bar, _, _ in bars]
+    assert (len(bars) > 10, shares[0] < 0.2, shares[-1]) == (True, True, 1)
     assert shares == sorted(shares)
-    assert shares[0] < 0.2
-    assert shares[-1] == 1
-    assert render_bar[-1][1] == render_bar[-1][2] == "2.0 MiB"
+    assert bars[-1][1:] == ("2.0 MiB", "2.0 MiB")
     # Its line is empty again when the next one comes.
     assert "of 2.0 MiB\r\x1b[Kworkspace sha256:" in text
 
@@ -328,10 +305,3 @@ def test_an_upload_is_drawn_to_its_end_on_a_terminal(
 )
 def test_render_bar_fits_into_the_columns(columns: int, line: str) -> None:
     assert render_bar("sending", 2**29, 2**30, columns) == line
-
-
-def test_bar_on_a_dumb_terminal_is_not_drawn(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    with Bar("sending", terminal.stream) as bar:
-        bar(1, 1)
-    assert terminal.seen() == ""

@@ -97,7 +97,6 @@ def test_other_reasons_are_waited_for_and_then_reported(
 
 
 def test_sync_uses_an_existing_pod(api: TorchrunApi, run: Run, pod: Store) -> None:
-    api.queue("q")
     job = api.job("one", phase="Pending", workspace=WORKSPACE)
     job["status"] |= {"reason": n.REASON_QUEUE_INVALID, "message": "its pool"}
     api.pod("one-sync-0", n.SYNC_CONTAINER)
@@ -171,11 +170,11 @@ OLD = {"digest": "sha256:" + "0" * 64, "sizeBytes": 1, "url": "s3://code/team/wo
 
 
 class Bucket:
-    """One that takes archives, or refuses them."""
+    """A bucket that takes archives, or refuses them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, refuses: bool) -> None:
         self.sent: list[str] = []
-        self.refuses = False
+        self.refuses = refuses
 
     def send(self, _archive: Any, url: str, *_: Any) -> bool:
         if self.refuses:
@@ -184,30 +183,22 @@ class Bucket:
         return True
 
 
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    made = Bucket()
-    monkeypatch.setattr(upload, "bucket", lambda: made)
-    return made
-
-
-def test_sync_with_a_refused_archive_leaves_the_job(api: TorchrunApi, run: Run, bucket: Bucket) -> None:
-    api.job("one", phase="Running", workspace=OLD)
-    bucket.refuses = True
-    result, out, err = run("sync", "one")
-    assert (result, out) == (65, "")
-    assert "AccessDenied" in err
-    assert api.objects[f"{JOBS}/one"]["spec"]["workspace"] == OLD
-
-
-def test_sync_without_permission_to_patch_changes_nothing(api: TorchrunApi, run: Run, bucket: Bucket) -> None:
-    """The bucket has one archive more, under its digest: no worker looks there for what it should run."""
+@pytest.mark.parametrize(
+    ("refuses", "code", "said"), [(True, 65, "AccessDenied"), (False, 77, "may not patch")]
+)
+def test_sync_that_is_refused_leaves_the_job(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch, refuses: bool, code: int, said: str
+) -> None:
+    """At most, the bucket has one archive more, under its digest: no worker looks there for what it should run."""
+    bucket = Bucket(refuses=refuses)
+    monkeypatch.setattr(upload, "bucket", lambda: bucket)
     api.job("one", phase="Running", workspace=OLD)
     api.refused.add(("PATCH", f"{JOBS}/one"))
-    result, out, _ = run("sync", "one")
-    assert (result, out) == (77, "")
-    assert len(bucket.sent) == 1
-    assert bucket.sent[0].startswith("s3://code/team/workspaces/team/")
+    result, out, err = run("sync", "one")
+    assert (result, out, said in err) == (code, "", True), err
+    assert [url.rpartition("/")[0] for url in bucket.sent] == ["s3://code/team/workspaces/team"] * (
+        not refuses
+    )
     assert api.objects[f"{JOBS}/one"]["spec"]["workspace"] == OLD
 
 
