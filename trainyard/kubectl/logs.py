@@ -468,12 +468,9 @@ class _Follower:
             if log.error is not None:
                 raise log.error
         for node, pod in pods.items():
-            earlier = self._logs.get(node)
-            if earlier is not None and (
-                earlier.uid == pod["metadata"]["uid"] or not earlier.is_silent(_DRAIN_SECONDS)
-            ):
-                continue
-            if not (has_started(pod) or log_container(pod)[1]):
+            earlier, uid = self._logs.get(node), pod["metadata"]["uid"]
+            is_busy = earlier and (earlier.uid == uid or not earlier.is_silent(_DRAIN_SECONDS))
+            if is_busy or not (has_started(pod) or log_container(pod)[1]):
                 continue
             if earlier is not None:
                 earlier.stop()
@@ -529,7 +526,7 @@ class PodLog(threading.Thread):
     def is_silent(self, seconds: float) -> bool:
         """Return whether the log has ended, nothing was printed for this time, or the API server does not answer."""
         limit = seconds if self._is_open else max(seconds, _ANSWER_SECONDS)
-        return self._has_ended or time.monotonic() - self._last >= limit
+        return (self._has_ended and self.error is None) or time.monotonic() - self._last >= limit
 
     def run(self) -> None:
         try:
@@ -557,7 +554,7 @@ class PodLog(threading.Thread):
         container, problem = log_container(self._pod)
         if problem not in ("", self._problem):
             say(f"pod {self._pod['metadata']['name']}: {problem}")
-        self._problem = problem
+            self._problem = problem
         query = {"container": container, "follow": "true", "timestamps": "true"}
         if self._stamp:  # sinceTime has whole seconds
             query["sinceTime"] = f"{self._stamp[:19]}Z"
