@@ -275,10 +275,9 @@ class Watches:
             self._loop.call_soon_threadsafe(self._controller.index.mark_synced, kind)
         try:
             self._informers[kind].items()
-        except ApiError as error:
-            failure = "" if error.status == _NOT_FOUND else str(error)
         except Exception as error:  # the informer tries again
-            failure = str(error)
+            is_missing = isinstance(error, ApiError) and error.status == _NOT_FOUND
+            failure = "" if is_missing else str(error)
         if failure and failure != self._failures.get(kind):
             log.warning("%s can't be watched: %s", kind, failure)
         self._failures[kind] = failure

@@ -145,11 +145,7 @@ def reconcile_queue(
     states = {n.POD_TEMPLATE_VALID: _template_state("; ".join(problems), refusal)}
     if spec is None:  # an invalid spec deletes nothing
         plan, left, fields = ReconcilePlan(), [], {}
-        states[n.KAI_QUEUE_READY] = (
-            None,
-            n.REASON_INVALID_SPEC,
-            "spec is invalid: see condition PodTemplateValid",
-        )
+        states[n.KAI_QUEUE_READY] = (None, n.REASON_INVALID_SPEC, "spec is invalid: see PodTemplateValid")
     else:
         plan = _plan_kai_queue(meta, spec, there, ours) if cluster.kai else _without_finalizer(meta)
         # A queue in use is not deleted: its gangs could not restart, and queues below it would have no parent.
