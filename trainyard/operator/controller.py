@@ -48,7 +48,7 @@ _HEARTBEAT = Key("heartbeat", "", "")
 log = logging.getLogger(__name__)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Entry:
     """A key that is due, or in a call. Times are those of the event loop's clock."""
 
