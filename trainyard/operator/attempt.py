@@ -247,7 +247,7 @@ def _find_settings(ctx: ReconcileContext) -> Settings | Wait:
         effect = f"The {'workers then restart' if is_under_way else 'job then starts'}."
         if ctx.status.running:
             effect = "The workers go on, but a restart waits for the queue."
-        message = f"TorchrunQueue {spec.job_queue} {lacks}. Create the queue. {effect}"
+        message = f"TorchrunQueue {spec.job_queue} {lacks}. Create it{' again' if deleting else ''}. {effect}"
         missing = Condition(n.QUEUE_FOUND, False, n.REASON_QUEUE_NOT_FOUND, message)
         return Wait(n.REASON_QUEUE_NOT_FOUND, message, (missing,))
     settings, problems = ctx.resolved
@@ -416,22 +416,23 @@ def _name_conflict(ctx: ReconcileContext, wanted: list[JsonObject]) -> str:
     keys = [object_key(each) for each in wanted]
     foreign = {key: ctx.children.others[key]["metadata"] for key in keys if key in ctx.children.others}
     if foreign:
-        message = (
-            f"{_list([' '.join(key) for key in foreign])}: the job needs this name, but another owner has it"
-        )
-        # An earlier job of this name was deleted without its objects.
-        if all(
-            (meta.get("labels") or {}).get(n.LABEL_MANAGED_BY) == n.MANAGED_BY
-            and not meta.get("ownerReferences")
-            for meta in foreign.values()
-        ):
-            objects = " ".join(f"{kind.lower()}/{name}" for kind, name in foreign)
-            return f"{message}: an earlier job. Delete it: kubectl delete {objects}. The job then starts."
-        return f"{message}. Delete it, or use another name for the job. The job then starts."
+        objects = _list([" ".join(key) for key in foreign])
+        # Without an owner: an earlier job of this name was deleted without its objects.
+        if all(_is_left_behind(meta) for meta in foreign.values()):
+            command = f"kubectl delete {' '.join(f'{kind.lower()}/{name}' for kind, name in foreign)}"
+            return f"an earlier job of this name left {objects}. Delete them: {command}. The job then starts."
+        return f"{objects}: the job needs this name, which is taken. Delete the object, or rename the job."
     leaving = (
         key for key in keys if "deletionTimestamp" in ctx.children.objects.get(key, {}).get("metadata", {})
     )
-    return next((f"{kind} {name} is being deleted. The job then starts." for kind, name in leaving), "")
+    return next(
+        (f"{kind} {name} is being deleted. The job starts when it is gone." for kind, name in leaving), ""
+    )
+
+
+def _is_left_behind(meta: JsonObject) -> bool:
+    managed_by = (meta.get("labels") or {}).get(n.LABEL_MANAGED_BY)
+    return bool(managed_by == n.MANAGED_BY) and not meta.get("ownerReferences")
 
 
 def backoff(ctx: ReconcileContext) -> tuple[str, float]:

@@ -120,7 +120,7 @@ def test_finished_job_edited_is_never_run_again() -> None:
 
 
 def test_queue_missing_delays_starts_and_keeps_workers() -> None:
-    gone = "TorchrunQueue research is not in namespace team. Create the queue. "
+    gone = "TorchrunQueue research is not in namespace team. Create it. "
     life = Life(queued=False).begin()
     assert life.state == ("Pending", "QueueNotFound")
     assert life.condition(n.QUEUE_FOUND) == ("False", "QueueNotFound")

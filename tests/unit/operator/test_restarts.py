@@ -128,16 +128,14 @@ def test_objects_of_an_earlier_job_are_reported() -> None:
     recreate_beside_orphans(life)
     assert life.status["reason"] == n.REASON_NAME_TAKEN
     assert life.message == (
-        "Service vit, Job vit-0: the job needs this name, but another owner has it: an earlier job. "
-        "Delete it: kubectl delete service/vit job/vit-0. The job then starts."
+        "an earlier job of this name left Service vit, Job vit-0. "
+        "Delete them: kubectl delete service/vit job/vit-0. The job then starts."
     )
     del life.api.objects["Service", "vit"]
     life.api.objects["Job", "vit-0"]["metadata"]["labels"][n.LABEL_MANAGED_BY] = "another"
     life.reconcile()
-    assert life.message == (
-        "Job vit-0: the job needs this name, but another owner has it. "
-        "Delete it, or use another name for the job. The job then starts."
-    )
+    reported = "the job needs this name, which is taken. Delete the object, or rename the job."
+    assert life.message == f"Job vit-0: {reported}"
 
 
 def test_running_workers_of_an_earlier_job_are_reported() -> None:
