@@ -19,12 +19,12 @@ from prometheus_client import generate_latest
 from tests.unit.launcher.api_server import FakeApi
 from tests.unit.operator.staged import JOB as JOB_PATH
 from tests.unit.operator.staged import stage
-from tests.unit.operator.test_lease import PATH as LEASE_PATH
+from trainyard.k8s import names
 from trainyard.k8s.client import ApiUnavailable, RetryPolicy
 from trainyard.k8s.objects import Objects
 from trainyard.operator import controller as module
 from trainyard.operator import names as n
-from trainyard.operator.__main__ import LeaseHolder, run_until
+from trainyard.operator.__main__ import LeaseHolder, run_until, wildcard_address
 from trainyard.operator.controller import STUCK_SECONDS, Controller, Watches, WorkQueue
 from trainyard.operator.index import Key
 from trainyard.operator.metrics import Metrics, serve_liveness
@@ -33,6 +33,7 @@ from trainyard.operator.reconciler import Reconciler
 pytestmark = pytest.mark.unit
 JOB = Key(n.JOB_KIND, "team", "vit")
 QUEUE = Key(n.QUEUE_KIND, "team", "h100")
+LEASE_PATH = f"/apis/coordination.k8s.io/v1/namespaces/{n.CONTROLLER_NAMESPACE}/leases/{n.CONTROLLER}"
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -398,3 +399,81 @@ def test_shutdown_during_a_renewal_releases_the_lease(api: FakeApi, monkeypatch:
     started, go_on = threading.Event(), threading.Event()
     api.on_request = hold
     asyncio.run(main())
+
+
+# --- the Lease of the active controller
+
+
+def hold(api: FakeApi, holder: str, clock: Clock) -> LeaseHolder:
+    return LeaseHolder(
+        Objects(api.client(), n.FIELD_MANAGER), holder, clock=clock, now=lambda: 1_800_000_000 + clock()
+    )
+
+
+def test_lease_keeps_its_acquire_time(api: FakeApi) -> None:
+    clock = Clock()
+    first = hold(api, "a", clock)
+    assert first.keep() > clock()
+    acquired = api.objects[LEASE_PATH]["spec"]["acquireTime"]
+    clock.now += 5
+    assert first.keep() > clock()
+    spec = api.objects[LEASE_PATH]["spec"]
+    assert (spec["holderIdentity"], spec["acquireTime"], spec["leaseTransitions"]) == ("a", acquired, 0)
+    assert spec["renewTime"] > acquired
+
+
+def test_lease_is_taken_only_when_not_renewed(api: FakeApi) -> None:
+    clock = Clock()
+    first, second = hold(api, "a", clock), hold(api, "b", clock)
+    assert first.keep() > clock()
+    for _ in range(8):
+        assert second.keep() <= clock()
+        clock.now += names.LEASE_RENEW_SECONDS
+        assert first.keep() > clock()
+    assert second.other == "a"
+    assert second.keep() <= clock()
+    clock.now += names.LEASE_SECONDS
+    assert second.keep() > clock()
+    assert first.keep() <= clock()
+    assert api.objects[LEASE_PATH]["spec"]["leaseTransitions"] == 1
+
+
+def test_released_lease_is_taken_at_once(api: FakeApi) -> None:
+    clock = Clock()
+    first, second = hold(api, "a", clock), hold(api, "b", clock)
+    assert first.keep() > clock()
+    assert second.keep() <= clock()
+    hold(api, "c", clock).release()  # not its own
+    assert second.keep() <= clock()
+    first.release()
+    assert second.keep() > clock()
+
+
+def test_lease_is_renewed_after_retry_after(api: FakeApi) -> None:
+    first = hold(api, "a", clock := Clock())
+    api.faults = [(429, {"Retry-After": "30"}, b"{}")]
+    assert first.keep() <= clock()
+    assert first.pause == 30.0
+    assert first.keep() > clock()
+    assert first.pause == names.LEASE_RENEW_SECONDS
+
+
+def test_lease_without_an_api_is_held_until_it_expires(api: FakeApi) -> None:
+    clock = Clock()
+    first = hold(api, "a", clock)
+    assert first.keep() > clock()
+    api.faults += [(403, {}, b"{}")] * 100
+    clock.now += names.LEASE_SECONDS - 1
+    assert first.keep() > clock()
+    clock.now += 2
+    assert first.keep() <= clock()
+    api.faults.clear()
+    assert first.keep() > clock()
+
+
+@pytest.mark.parametrize(
+    ("api", "address"),
+    [("10.100.0.1", "0.0.0.0"), ("fd30:1::1", "::"), ("", "0.0.0.0")],  # noqa: S104
+)
+def test_controller_serves_on_every_address_of_its_cluster(api: str, address: str) -> None:
+    assert wildcard_address({"KUBERNETES_SERVICE_HOST": api} if api else {}) == address

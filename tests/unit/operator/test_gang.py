@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.unit.operator.life import Life, Pooled
 from tests.unit.operator.made import CLUSTER, attempt_spec, queue
+from tests.unit.operator.queue_life import Life as QueueLife
 from trainyard.operator import names as n
 from trainyard.operator.api.status import fit_status
 from trainyard.operator.gang import (
@@ -157,3 +159,70 @@ def test_queue_status_has_the_limits_for_submit() -> None:
     without = reconcile_queue({**made, "status": kept}, [], "", [], CLUSTER, 0.0)
     assert without.status is not None
     assert "kai" not in without.status
+
+
+# The objects of a two-node gang as a real KAI Scheduler (a build of March 2026) accepted them and bound both pods.
+ACCEPTED: dict[str, Any] = {
+    each["kind"]: each
+    for each in yaml.safe_load_all("""
+apiVersion: scheduling.run.ai/v2
+kind: Queue
+metadata:
+  name: gpu
+spec:
+  parentQueue: org
+  resources:
+    cpu: {quota: 0, limit: -1, overQuotaWeight: 1}
+    gpu: {quota: 0, limit: -1, overQuotaWeight: 1}
+    memory: {quota: 0, limit: -1, overQuotaWeight: 1}
+---
+apiVersion: scheduling.run.ai/v2alpha2
+kind: PodGroup
+metadata:
+  name: vit-0
+  namespace: team
+spec:
+  minMember: 2
+  queue: gpu
+  stalenessGracePeriod: -1s
+  priorityClassName: train
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: vit-0
+  namespace: team
+spec:
+  template:
+    metadata:
+      labels:
+        kai.scheduler/queue: gpu
+      annotations:
+        pod-group-name: vit-0
+        kai.scheduler/skip-podgrouper: "true"
+    spec:
+      schedulerName: kai-scheduler
+      priorityClassName: train
+""")
+}
+
+
+def subset(actual: Any, expected: Any) -> Any:
+    """Return `actual` with only the metadata and the pod spec that `expected` has."""
+    if not isinstance(actual, dict) or not isinstance(expected, dict):
+        return actual
+    return {key: subset(actual.get(key), each) for key, each in expected.items()}
+
+
+def test_gang_has_the_objects_that_kai_accepted() -> None:
+    queue = {"kaiQueue": "gpu", "parentKaiQueue": "org"}
+    queue_life = QueueLife(queue)
+    queue_life.reconcile()
+    scheduling = {"scheduler": "kai-scheduler", "priorityClassName": "train"}
+    cluster = replace(CLUSTER, kai=True, kai_queues={"gpu": KaiQueue()})
+    life = Life({"numGPUs": 16}, {**queue, "scheduling": scheduling}, cluster=cluster).run()
+    (made,) = queue_life.api.of_kind("Queue")
+    (group,) = life.api.of_kind("PodGroup")
+    (job,) = life.api.of_kind("Job")
+    assert {each["kind"]: subset(each, ACCEPTED[each["kind"]]) for each in (made, group, job)} == ACCEPTED
+    assert (made["spec"], group["spec"]) == (ACCEPTED["Queue"]["spec"], ACCEPTED["PodGroup"]["spec"])
