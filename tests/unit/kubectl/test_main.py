@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -153,71 +152,41 @@ def test_main_with_a_full_output_prints_one_line(
     assert capfd.readouterr().err.endswith(NO_SPACE)
 
 
-@pytest.fixture
-def long_log(api: TorchrunApi) -> list[str]:
-    """Job `one` runs and has printed more than a pipe takes; the pods whose log was asked for."""
+CLOSED = "one: Running\nkubectl torchrun: standard output: was closed; the end of the job is unknown\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "is_full", "code_of_us", "reported"),
+    [
+        (("logs", "one"), True, 74, NO_SPACE),
+        (("logs", "-f", "one"), True, 74, f"one: Running\n{NO_SPACE}"),
+        (("logs", "one"), False, 0, ""),
+        (("logs", "-f", "one"), False, 74, CLOSED),
+    ],
+)
+def test_logs_to_a_closed_or_full_output_end(
+    api: TorchrunApi,
+    capfd: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    is_full: bool,
+    code_of_us: int,
+    reported: str,
+) -> None:
     asked: list[str] = []
-    lines = [
-        b"2026-01-01T00:00:00.%09dZ step %d%s\n" % (each, each, b" loss" * 100 * bool(each))
-        for each in range(400)
-    ]
 
     def answer(pod: str) -> None:
         asked.append(pod)
-        api.logs[pod] = list(lines)
+        api.logs[pod] = [b"2026-01-01T00:00:00Z step\n"] * 3
 
     api.job("one", phase="Running")
     api.worker("one-0-0")
     api.on_log = answer
-    return asked
-
-
-@pytest.mark.parametrize(
-    ("words", "code_of_us", "reported"),
-    [
-        (("logs", "one"), 0, ""),
-        (
-            ("logs", "-f", "one"),
-            74,
-            "one: Running\nkubectl torchrun: standard output: was closed; the end of the job is unknown\n",
-        ),
-    ],
-)
-def test_logs_to_a_closed_pipe_end(
-    api: TorchrunApi,
-    code: Path,
-    long_log: list[str],
-    capfd: pytest.CaptureFixture[str],
-    words: tuple[str, ...],
-    code_of_us: int,
-    reported: str,
-) -> None:
     reader, writer = os.pipe()
-    first: list[str] = []
-
-    def read_one() -> None:
-        with open(reader) as output:
-            first.append(output.readline())
-
-    thread = threading.Thread(target=read_one)
-    thread.start()
-    assert main_into(writer, words) == code_of_us
-    thread.join()
-    assert first[0].endswith("step 0\n")
-    assert (capfd.readouterr().err, long_log) == (reported, ["one-0-0"])
-
-
-@pytest.mark.parametrize("words", [("logs", "one"), ("logs", "-f", "one")])
-def test_logs_to_a_full_disk_end(
-    api: TorchrunApi,
-    code: Path,
-    long_log: list[str],
-    capfd: pytest.CaptureFixture[str],
-    words: tuple[str, ...],
-) -> None:
-    assert main_into("/dev/full", words) == 74
-    assert capfd.readouterr().err.endswith(NO_SPACE)
-    assert long_log == ["one-0-0"]
+    os.close(reader)
+    assert main_into("/dev/full" if is_full else writer, words) == code_of_us
+    assert (capfd.readouterr().err, asked) == (reported, ["one-0-0"])
+    if is_full:
+        os.close(writer)
 
 
 def test_a_current_directory_that_was_removed_is_reported(

@@ -99,17 +99,6 @@ def test_table_and_status_of_a_job() -> None:
     assert shown.endswith("CONDITION   STATUS   REASON   MESSAGE\nAccepted    True     Ok       fits\n")
 
 
-def test_status_shows_the_size_of_the_named_workspace() -> None:
-    now = datetime(2026, 1, 1, tzinfo=UTC)
-    spec = {"jobQueue": "h100", "numGPUs": 1, "command": "true"}
-    sent = {"digest": "sha256:1", "sizeBytes": 5 * 2**20}
-    item = {"metadata": {"name": "vit"}, "spec": {**spec, "workspace": sent}}
-    assert "Workspace:  sha256:1, 5.0 MiB\n" in output.status({**item, "status": {"phase": "Running"}}, now)
-    before = {"phase": "Running", "workspaceDigest": "sha256:0"}
-    assert "Workspace:  sha256:0\n" in output.status({**item, "status": before}, now)
-    assert "Workspace" not in output.status({**item, "spec": spec}, now)
-
-
 def worker(api: TorchrunApi, attempt: int, state: str = "terminated") -> str:
     name = f"one-{attempt}-0-abcde"
     api.worker(name, state, **{n.LABEL_ATTEMPT: str(attempt)})
