@@ -1,4 +1,4 @@
-"""`python -m local.nodes --cluster NAME --home DIR`: the machines of one cluster, until SIGTERM.
+"""`python -m local.nodes --cluster NAME --home DIR`: the nodes of one cluster, until SIGTERM.
 
 Ends with 2 where the cluster is not there. Pods' processes go on when this ends; the next start takes them over.
 """
@@ -65,12 +65,12 @@ async def serve(settings: Settings) -> None:
 
         def ready(name: str, allocatable: Object) -> None:
             context.allocatable[name] = allocatable
-            pods.machine_ready(name)
+            pods.node_ready(name)
 
         def plugins(name: str) -> frozenset[str]:
             return node.running_plugins(context.pods.objects.values(), name)
 
-        registration = Registration(settings, api, tasks, port, ready, pods.machine_gone, plugins)
+        registration = Registration(settings, api, tasks, port, ready, pods.node_gone, plugins)
         context.instances = registration.instances
         drivers = Drivers(api, registration.instances)
         provisioner = Provisioner(settings, api, registration.instances)
@@ -107,12 +107,12 @@ def main() -> int:
     try:
         settings = Settings.load(arguments.cluster, Home(arguments.home))
     except ValueError as error:
-        print(f"machines of cluster {arguments.cluster}: {error}", file=sys.stderr)
+        print(f"nodes of cluster {arguments.cluster}: {error}", file=sys.stderr)
         return 2
     try:
         asyncio.run(serve(settings))
     except (ToolError, ApiUnavailable) as error:
-        print(f"machines of cluster {arguments.cluster}: {error}", file=sys.stderr)
+        print(f"nodes of cluster {arguments.cluster}: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -338,7 +338,7 @@ class Container:
             NotRunningError: No command can run; the message has the reason.
         """
         if self.simulated:
-            raise NotRunningError("its image has no program on the local machines")
+            raise NotRunningError("its image has no program on the local nodes")
         if self.process is None:
             raise NotRunningError("it does not run")
         return await self.process.entry()

@@ -114,7 +114,7 @@ def reference_value(facts: Facts, container: Object, source: Object) -> str | No
     if "secretKeyRef" in source:
         reference = source["secretKeyRef"]
         return keyed("secret", facts.secret(reference["name"]), reference)
-    raise MissingReference(f"valueFrom with {sorted(source)} is not supported by the local machines")
+    raise MissingReference(f"valueFrom with {sorted(source)} is not supported by the local nodes")
 
 
 def from_sources(facts: Facts, sources: list[Object]) -> dict[str, str]:

@@ -145,7 +145,7 @@ class Kubelet:
         await response.prepare(request)
         with contextlib.suppress(ConnectionError):  # the client has disconnected
             if container.simulated:
-                await response.write(b"(simulated: this image has no program on the local machines)\n")
+                await response.write(b"(simulated: this image has no program on the local nodes)\n")
             else:
                 async for data in logs.read(clock, wanted, running):
                     await response.write(data)

@@ -288,7 +288,7 @@ def _kubelet(now: float, since: dict[tuple[str, str], str | None]) -> list[Objec
         ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
         ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
         ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
-        ("Ready", "True", "KubeletReady", "the machine's process is running"),
+        ("Ready", "True", "KubeletReady", "the node's process is running"),
     ]
     return [
         {
@@ -337,7 +337,7 @@ def status(
             "kubeletVersion": version,
             "machineID": instance["instanceId"],
             "operatingSystem": "linux",
-            "osImage": "Trainyard local machine",
+            "osImage": "Trainyard local node",
             "systemUUID": instance["instanceId"],
         },
     }

@@ -38,7 +38,7 @@ class Pod(PodSite):
     def __init__(self, context: Context, item: Object) -> None:
         super().__init__(context, item)
         self.grace = 30.0
-        self.machine_gone = False
+        self.node_gone = False
         self._stops: list[asyncio.Task[None]] = []
         self.volumes = PodVolumes(self)
         self._reported: Object = {}
@@ -117,7 +117,7 @@ class Pod(PodSite):
 
     def lose(self) -> None:
         """Handle the loss of the node: kill everything at once, and remove the pod without a report."""
-        self.machine_gone = True
+        self.node_gone = True
         self.stop(0)
 
     # Life cycle
@@ -217,7 +217,7 @@ class Pod(PodSite):
 
     async def _send(self, forced_phase: str = "") -> None:
         """Patch the status until the API server accepts it or the pod no longer exists."""
-        while not self.machine_gone:
+        while not self.node_gone:
             wanted = self._status(forced_phase)
             if wanted == self._reported:
                 return
@@ -313,14 +313,14 @@ class Pods:
     # Nodes
     # -------------------------------------------------------------------------------------------------------
 
-    def machine_ready(self, node: str) -> None:
+    def node_ready(self, node: str) -> None:
         """Start to run the pods of a node."""
         self.nodes.add(node)
         for item in list(self.context.pods.objects.values()):
             if item["spec"]["nodeName"] == node and item["metadata"]["uid"] not in self.by_uid:
                 self._take(item)
 
-    async def machine_gone(self, node: str) -> None:
+    async def node_gone(self, node: str) -> None:
         """End all pods of a node and remove them from the API."""
         self.nodes.discard(node)
         for pod in self.by_uid.values():

@@ -129,9 +129,7 @@ def read_content(facts: Facts, volume: Object) -> Content | None:
         elif "downwardAPI" in source:
             files |= downward_files(facts, source["downwardAPI"].get("items") or [])
         else:
-            raise MissingReference(
-                f"projected source {sorted(source)} is not supported by the local machines"
-            )
+            raise MissingReference(f"projected source {sorted(source)} is not supported by the local nodes")
     return Content(files, tuple(tokens))
 
 
@@ -272,7 +270,7 @@ class PodVolumes:
             directory = self.pod.directory / "volumes" / name
             if "hostPath" in volume:
                 raise MissingReference(
-                    f"volume {name!r}: hostPath volumes are not given on the local machines"
+                    f"volume {name!r}: hostPath volumes are not supported by the local nodes"
                 )
             if "persistentVolumeClaim" in volume:
                 directory = await self._persistent(volume["persistentVolumeClaim"]["claimName"])
