@@ -358,6 +358,18 @@ def test_send_of_an_existing_object_sends_nothing(bucket: Any, tmp_path: Path) -
     assert archive_prefix(url) == "s3://code/team"
 
 
+def test_follow_applies_a_new_archive_of_the_bucket(bucket: Any, tmp_path: Path) -> None:
+    archives = [packed(tmp_path / each, a=each) for each in ("before", "after")]
+    urls = [archive_url("s3://code", "research", each.digest) for each in archives]
+    Bucket().send(archives[0], urls[0])
+    named, into = pointing(tmp_path / "archive", archives[0], urls[0]), tmp_path / "app"
+    fetch(PodSource(named), into)
+    with following(PodSource(named), into):
+        Bucket().send(archives[1], urls[1])
+        pointing(tmp_path / "draft", archives[1], urls[1]).replace(named)
+        until(lambda: (into / "a").read_text() == "after")
+
+
 def test_fetch_refuses_objects_of_others(
     bucket: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
