@@ -113,11 +113,11 @@ class Reconciler:
         ask: Ask = read_progress,
         index: ObjectIndex | None = None,
     ) -> None:
-        """`index` saves reads. Without it, or before it is synced, everything is read from the API server."""
+        """`index` saves reads. Before it is synced, everything is read from the API server."""
         self._objects = objects
         self._cluster_reader = cluster_reader
         self._now = now
-        self._index = index
+        self._index = index or ObjectIndex()
         self._progress_poller = ProgressPoller(now, ask)
         self._pacer = PollPacer()
         # For each job or queue, the paths of foreign objects that have a name it needs.
@@ -162,7 +162,7 @@ class Reconciler:
         namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
         index, status = self._index, read_status(job.get("status"))
         gang = self._cluster_reader.cluster(namespace, claims=False).kai
-        if index is None or not index.is_synced(WATCHED if gang else WATCHED_WITHOUT_KAI):
+        if not index.is_synced(WATCHED if gang else WATCHED_WITHOUT_KAI):
             return None
         if (
             index.has_children(namespace, name)
@@ -220,7 +220,7 @@ class Reconciler:
                 queue,
                 kai_queues,
                 self._dry_run(queue, cluster),
-                self._read_phases(namespace, name),
+                self._index.phases_of(namespace, name),
                 replace(cluster, kai_queues=present),
                 self._now(),
                 self._objects.list(*_POD_GROUP, "") if is_unused else (),
@@ -278,7 +278,7 @@ class Reconciler:
         exists = any((each["kind"], each["metadata"]["name"]) == ("Pod", name) for each in children)
         if exists or not needs_sync_pod(job):
             return ()
-        if self._index is not None and self._index.is_synced((n.JOB_KIND,)):
+        if self._index.is_synced((n.JOB_KIND,)):
             digest = str(job["spec"]["workspace"]["digest"])
             return nearby_sync_pods(job, self._index.jobs_with_workspace(namespace, digest))
         return nearby_sync_pods(job, self._objects.list(n.API_VERSION, n.JOB_KIND, namespace))
@@ -296,17 +296,6 @@ class Reconciler:
         """Read the queue's Karpenter pool; None for a queue without one."""
         pool = pool_name(queue)
         return self._cluster_reader.pool(pool, queue["metadata"]["namespace"], self._now()) if pool else None
-
-    def _read_phases(self, namespace: str, queue: str) -> list[str]:
-        """Return the phases of a queue's jobs."""
-        if self._index is not None:
-            return self._index.phases_of(namespace, queue)
-        jobs = self._objects.list(n.API_VERSION, n.JOB_KIND, namespace)
-        return [
-            str((each.get("status") or {}).get("phase") or "")
-            for each in jobs
-            if (each.get("spec") or {}).get("jobQueue") == queue
-        ]
 
     def _dry_run(self, queue: JsonObject, cluster: Cluster) -> str | None:
         """Return why the API server rejects a pod of the queue, "" if it does not; None for an invalid queue."""

@@ -150,7 +150,7 @@ def install_kai(api: FakeApi, *, whole: bool = True) -> None:
 
 def settle_queue(api: FakeApi) -> dict[str, Any]:
     """Reconcile the queue until nothing changes. Return the status and message of each condition."""
-    controller = reconciler(Mortal(api))
+    controller = reconciler(Mortal(api), index=index_of(api))
     before = ""
     for _ in range(10):
         controller.reconcile_queue("team", "h100")

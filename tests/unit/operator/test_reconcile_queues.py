@@ -109,7 +109,7 @@ def test_kai_queue_is_deleted_after_all_its_gangs(api: FakeApi) -> None:
 
 def test_missing_permission_is_reported_by_the_queue(api: FakeApi) -> None:
     stage(api)
-    api.refused = {("GET", f"/apis/{n.API_VERSION}{TEAM}/torchrunjobs")}
+    api.refused = {("GET", "/apis/storage.k8s.io/v1/storageclasses")}
     objects = Mortal(api)
     with pytest.raises(ApiError, match="403"):
         Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW).reconcile_queue(
