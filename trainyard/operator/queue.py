@@ -69,8 +69,7 @@ def build_trial_pod(queue: JsonObject, cluster: Cluster) -> JsonObject | None:
     pod = build_worker(trial_attempt(meta.namespace, job, settings, size, cluster), node=0)
     for key in ("initContainers", "volumes"):
         own = {each.get("name") for each in spec.pod_template.spec.get(key) or []}
-        first = [each for each in pod["spec"][key] if each["name"] in own]
-        pod["spec"][key] = [*first, *(each for each in pod["spec"][key] if each["name"] not in own)]
+        pod["spec"][key] = sorted(pod["spec"][key], key=lambda each: each["name"] not in own)
     values = (n.attempt_name(_TRIAL, 0), _TRIAL_UID)
     labels = {**dict(zip(JOB_LABELS, values * 2, strict=True)), **pod["metadata"]["labels"]}
     named = {**pod["metadata"], "labels": labels, "name": _TRIAL, "namespace": meta.namespace}
