@@ -117,7 +117,8 @@ def test_bucket_workspace_reaches_a_running_job_with_its_edit(queued: Stack, tmp
     write_as_an_attacker(queued, workspace, job(queued, "stored")["metadata"]["uid"], tmp_path)
     (tmp_path / "said.txt").write_text("after")
     assert torchrun(queued, "sync", "stored", cwd=tmp_path).code == 0
-    until(lambda: "said after" in logs_of(queued, "stored"), "the edit is there", 60)
+    # A kubelet writes a changed annotation to its file once a minute.
+    until(lambda: "said after" in logs_of(queued, "stored"), "the edit is there", 120)
     (tmp_path / "said.txt").write_text("end")
     assert torchrun(queued, "sync", "stored", cwd=tmp_path).code == 0
     assert reaches(queued, "stored", n.PHASE_SUCCEEDED)["restarts"] == 0
