@@ -129,6 +129,15 @@ def test_only_text_files_of_the_workspace_are_read(tmp_path: Path) -> None:
     (root / "directory.sh").mkdir()
     read = script_reader(root)
     assert [read(each) for each in ("a.sh", "/app/a.sh", "x/../a.sh", "inner.sh")] == ["a"] * 4
-    for other in ("binary", "link.sh", "../out.sh", "/opt/a.sh", "directory.sh", "none.sh", "a\0b"):
+    for other in (
+        "binary",
+        "link.sh",
+        "../out.sh",
+        "../code/a.sh",
+        "/opt/a.sh",
+        "directory.sh",
+        "none.sh",
+        "a\0b",
+    ):
         assert read(other) is None
     assert script_reader(None)("a.sh") is None

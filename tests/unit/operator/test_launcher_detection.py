@@ -26,6 +26,7 @@ SCRIPTS = {
     "plain.sh": '#!/bin/bash\nset -euo pipefail\nexport A=1\npython train.py "$@" | tee log\n',
     "outer.sh": 'cd "$(dirname "$0")"\nbash scripts/inner.sh\n',
     "scripts/inner.sh": "source common.sh\ntorchrun train.py\n",
+    "scripts/run.sh": '. "$(dirname "$0")/inner.sh"\n',
     "scripts/common.sh": "export A=1\n",
     "here.sh": "DIR=$(cd $(dirname $0); pwd)\n. $DIR/train.sh\n",
     "loop.sh": "bash loop.sh\npython train.py\n",
@@ -61,7 +62,7 @@ plain: nsys profile -t cuda,nvtx -o deepspeed -f true --capture-range cudaProfil
 plain: ncu --set full -k regex:gemm -o deepspeed -f python train.py
 plain: cd torchrun && pip install -r requirements.txt torchrun deepspeed && exec python train.py
 plain: set -ex; apt-get update; source .venv/bin/activate; python train.py
-plain: curl -LsSf https://astral.sh/uv/install.sh | sh && uv sync && uv run train.py
+plain: bash -c "$(curl https://x.y/a.sh)"; curl https://x.y/b.sh | sh && uv sync && uv run train.py
 plain: wandb login && dvc pull && hf download x && python train.py
 plain: accelerate config default; accelerate --help; deepspeed --version; mpirun --version; ds_report; ./train.py
 plain: command -v torchrun; which deepspeed; command -v mpirun >/dev/null && python train.py
@@ -95,7 +96,7 @@ torchrun: $PREFIX torchrun train.py
 torchrun: CMD="torchrun train.py"; echo $CMD; $CMD
 torchrun: accelerate launch a.py; torchrun b.py
 torchrun: env -u A B=1 /usr/bin/env torchrun train.py
-torchrun: time nice -n 5 torchrun train.py
+torchrun: time nice -n 5 numactl -m 0 torchrun train.py
 torchrun: timeout --preserve-status 3600 taskset -c 0-7 torchrun train.py
 torchrun: sudo -s torchrun train.py
 torchrun: poetry -n run torchrun train.py
@@ -156,6 +157,7 @@ torchrun in train.sh: . train.sh
 torchrun in train.sh: env A=1 timeout 60 bash train.sh
 torchrun in train.sh: bash -c 'exec ./train.sh'
 torchrun in scripts/inner.sh: bash outer.sh
+torchrun in scripts/inner.sh: bash scripts/run.sh
 torchrun in scripts/inner.sh: cd scripts && bash inner.sh
 torchrun in train.sh: bash here.sh
 torchrun in train.sh: uv run bash train.sh
@@ -307,6 +309,14 @@ two: tune run x
 )
 def test_find_conflict_matching_flags_is_empty(size: str, command: str) -> None:
     assert conflict(detect_launcher(command), size) == ("", "")
+
+
+@pytest.mark.parametrize(("value", "place"), [("0", ""), ("1", "spec.env")])
+def test_find_conflict_switch_in_env_counts_if_set(value: str, place: str) -> None:
+    variables = [{"name": "PET_STANDALONE", "value": value}]
+    job, _ = parse_job({"jobQueue": "q", "numGPUs": 16, "command": "x", "env": variables})
+    assert job is not None
+    assert find_conflict(job, detect_launcher("python train.py"), SIZES["two"], "c10d")[0] == place
 
 
 def test_find_conflict_launcher_none_accepts_own_nodes() -> None:
