@@ -33,7 +33,6 @@ from tests.unit.operator.staged import (
 from trainyard.k8s.client import ApiError
 from trainyard.operator import names as n
 from trainyard.operator.cluster_reader import ClusterReader
-from trainyard.operator.index import ObjectIndex
 from trainyard.operator.progress import read_progress
 from trainyard.operator.reconciler import Reconciler
 
@@ -104,13 +103,6 @@ def test_reconcile_job_at_rest_reads_only_the_job(
     reads = [path for method, path, _ in api.requests if method == "GET"]
     # The first status that users see is not that of an older queue.
     assert reads == [JOB, QUEUE.replace("h100", spec.get("jobQueue", "h100")), JOB]
-
-
-def test_reconcile_with_an_unsynced_index_reads_everything(api: FakeApi) -> None:
-    stage(api)
-    change_spec(api, JOB, suspend=True)
-    settle(Mortal(api), ObjectIndex())
-    assert {QUEUE, PODS} <= {path for _, path, _ in api.requests}
 
 
 @pytest.mark.parametrize("kill", range(1, 8))

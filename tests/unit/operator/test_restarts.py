@@ -122,9 +122,11 @@ def recreate_beside_orphans(life: Life) -> None:
     life.reconcile()
 
 
-def test_objects_of_an_earlier_job_are_reported() -> None:
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_objects_of_an_earlier_job_are_reported(is_finished: bool) -> None:
     life = Life().run()
-    life.succeed()
+    if is_finished:
+        life.succeed()
     recreate_beside_orphans(life)
     assert life.status["reason"] == n.REASON_NAME_TAKEN
     assert life.message == (
@@ -136,15 +138,7 @@ def test_objects_of_an_earlier_job_are_reported() -> None:
     life.reconcile()
     reported = "the job needs this name, which is taken. Delete the object, or rename the job."
     assert life.message == f"Job vit-0: {reported}"
-
-
-def test_running_workers_of_an_earlier_job_are_reported() -> None:
-    life = Life().run()
-    recreate_beside_orphans(life)
-    assert life.status["reason"] == n.REASON_NAME_TAKEN
-    assert "kubectl delete service/vit job/vit-0" in life.message
-    for key in (("Service", "vit"), ("Job", "vit-0")):
-        del life.api.objects[key]
+    del life.api.objects["Job", "vit-0"]
     life.api.settle()
     life.run()
 
