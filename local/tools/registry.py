@@ -59,7 +59,7 @@ def tool_directory(tool: Tool) -> Path:
     return tools / tool.key
 
 
-def known(names: Iterable[str]) -> list[Tool]:
+def find_tools(names: Iterable[str]) -> list[Tool]:
     """Return the tools of these names, or for no names those that every local cloud needs.
 
     Raises:
@@ -88,7 +88,7 @@ def ensure(names: Iterable[str], home: Home, quiet: bool = False) -> dict[str, P
         OSError: The cache or the home can't be written, or the home is not a local cloud's.
     """
     home.claim()
-    wanted = known(names)
+    wanted = find_tools(names)
     # Not Path.resolve(): before Python 3.13 it raises RuntimeError for a symbolic link to itself.
     ignored = (Path(os.path.realpath(cache_directory())), home.root.resolve())
     on_path = {
@@ -234,7 +234,7 @@ def module_directory(name: str) -> Path:
     Raises:
         ToolError: The tool or Go does not exist, or the module can't be downloaded.
     """
-    (tool,) = known([name])
+    (tool,) = find_tools([name])
     return module_directory_of(tool)
 
 

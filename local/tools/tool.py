@@ -32,7 +32,7 @@ def exactly(found: Version, pinned: Version) -> bool:
     return found == pinned
 
 
-def same_minor(found: Version, pinned: Version) -> bool:
+def is_same_minor(found: Version, pinned: Version) -> bool:
     """Accept the pinned version and later patch releases of the same minor version."""
     return found[:2] == pinned[:2] and found >= pinned
 
@@ -42,7 +42,7 @@ class OnPath:
     """How a binary on PATH prints its version; the first `x.y.z` in its output counts."""
 
     arguments: tuple[str, ...] = ("--version",)
-    accepts: Callable[[Version, Version], bool] = same_minor
+    accepts: Callable[[Version, Version], bool] = is_same_minor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Pinned tools: what is on PATH, what is built, and what a person is told when neither works."""
+"""Pinned tools: what is on PATH, what is built, and the message if neither works."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from local.tools import (
     progress,
     registry,
 )
-from local.tools.tool import OnPath, Tool, exactly, parse_version, same_minor
+from local.tools.tool import OnPath, Tool, exactly, is_same_minor, parse_version
 
 pytestmark = pytest.mark.unit
 
@@ -229,7 +229,7 @@ def test_a_failed_build_names_the_tool_the_reason_and_the_log_and_is_taken_up_ag
 
 
 @pytest.mark.parametrize("words", ["no space left on device", "No space left on device"])  # Go's, and C's
-def test_a_full_disk_is_told_as_such_with_the_log(machine: Machine, words: str) -> None:
+def test_full_disk_is_reported_with_the_log(machine: Machine, words: str) -> None:
     machine.install_go(build=f"echo 'write /x: {words}' >&2; exit 1")
     with pytest.raises(ToolError, match=r"building sample v1\.2\.3 failed: the disk is full") as caught:
         ensure(["sample"], machine.home)
@@ -305,7 +305,7 @@ def test_our_own_links_on_path_do_not_count_as_installed(
     assert path.find(machine.tool, os.environ["PATH"], (machine.home.root,)) is None
 
 
-def test_an_unknown_tool_is_told_with_those_that_exist(machine: Machine) -> None:
+def test_unknown_tool_is_reported_with_the_existing_ones(machine: Machine) -> None:
     with pytest.raises(ToolError, match="no tool is called hammer; there are sample"):
         ensure(["hammer"], machine.home)
 
@@ -347,13 +347,13 @@ def test_the_key_follows_what_is_built_and_nothing_else(machine: Machine) -> Non
 
 def test_optional_tools_are_only_made_by_name() -> None:
     assert not TOOLS.keys() & OPTIONAL_TOOLS.keys()
-    assert [tool.name for tool in registry.known([])] == list(TOOLS)
-    assert [tool.name for tool in registry.known(["jobset"])] == ["jobset"]
+    assert [tool.name for tool in registry.find_tools([])] == list(TOOLS)
+    assert [tool.name for tool in registry.find_tools(["jobset"])] == ["jobset"]
 
 
 def test_versions_compare_by_number() -> None:
-    assert same_minor(parse_version("v1.35.10"), parse_version("1.35.4"))
-    assert not same_minor(parse_version("1.36.0"), parse_version("1.35.4"))
+    assert is_same_minor(parse_version("v1.35.10"), parse_version("1.35.4"))
+    assert not is_same_minor(parse_version("1.36.0"), parse_version("1.35.4"))
 
 
 EVERY_TOOL = TOOLS | OPTIONAL_TOOLS
