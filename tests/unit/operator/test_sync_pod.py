@@ -47,7 +47,7 @@ def test_sync_pod_that_ended_is_created_again(phase: str, fails: bool) -> None:
     life.api.objects[SYNC]["status"] = {**EVICTED, "phase": phase}
     life.fail(only=0) if fails else life.reconcile()
     assert uid(life) != before
-    assert (life.names("Job"), life.status["restarts"]) == (["vit-1"], 1) if fails else (["vit-0"], 0)
+    assert (life.names("Job"), life.status["restarts"]) == ([f"vit-{int(fails)}"], int(fails))
 
 
 def test_sync_pod_that_ends_at_once_is_created_after_a_pause() -> None:
