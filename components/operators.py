@@ -1,6 +1,9 @@
-"""The training operator for PyTorchJobs and, if requested, MPIJobs, from its kustomization.
+"""The operators of training jobs, from their kustomizations.
 
-`kubectl kustomize` renders the kustomization while the program runs. `kustomize.v2.Directory` of pulumi-kubernetes
+`Operators` is the training operator for PyTorchJobs and, if requested, MPIJobs. `KubeflowTrainer` is Kubeflow Trainer
+with JobSet for TrainJobs.
+
+`kubectl kustomize` renders a kustomization while the program runs. `kustomize.v2.Directory` of pulumi-kubernetes
 needs the cluster, so that the first preview would not show the objects.
 """
 
@@ -9,7 +12,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,10 +20,10 @@ from typing import Any
 import pulumi
 import yaml
 
-from trainyard.k8s.names import OPERATOR_NAMESPACE
+from trainyard.k8s.names import OPERATOR_NAMESPACE, TRAINER_NAMESPACE
 
 from . import service_accounts
-from .documents import operator_manifests
+from .documents import operator_manifests, trainer_manifests
 from .documents.operator_manifests import (
     LOOKUP_DIRECTORY,
     MPI,
@@ -67,27 +70,72 @@ class Operators(pulumi.ComponentResource):
         ]
         if args.kubectl_image is not None:
             arguments.append(f"--mpi-kubectl-delivery-image={args.kubectl_image}")
-        done: list[pulumi.Resource] = list(args.after)
-        by_kind: dict[str, pulumi.Resource] = {}
         manifests = render(args.manifests, definitions(kinds))
-        for wave in waves(manifests, args.image, arguments=arguments, kinds=kinds):
-            made = [self._register(each, done) for each in wave]
-            done = [*done, *made]
-            by_kind |= {each["kind"]: resource for each, resource in zip(wave, made, strict=True)}
+        changed = waves(manifests, args.image, arguments=arguments, kinds=kinds)
+        by_kind = _register(self, OPERATOR, changed, args.after)
         service_accounts.without_token(OPERATOR_NAMESPACE, self, by_kind["Namespace"])
         self.training_operator = by_kind["Deployment"]
         """The operator's Deployment."""
         self.register_outputs({"kinds": list(kinds)})
 
-    def _register(self, manifest: dict[str, Any], after: list[pulumi.Resource]) -> pulumi.Resource:
-        metadata = manifest["metadata"]
-        scope = f"{metadata['namespace']}/" if "namespace" in metadata else ""
-        return pulumi.CustomResource(
-            token(manifest),
-            f"{OPERATOR}:{scope}{metadata['name']}",
-            manifest,
-            pulumi.ResourceOptions(parent=self, depends_on=after),
-        )
+
+@dataclass(frozen=True, kw_only=True)
+class KubeflowTrainerArgs:
+    """The manifests and images of Kubeflow Trainer and JobSet."""
+
+    manifests: str
+    """The directory of Trainer's kustomizations (`manifests/base` of its repository): a directory or an address."""
+    image: str
+    """The image of Trainer's manager, instead of the one in its manifests."""
+    jobset_manifests: str
+    """JobSet's kustomization: a directory or an address."""
+    jobset_image: str
+    """The image of JobSet's manager, instead of the one in its manifests."""
+    after: list[pulumi.Resource]
+
+
+class KubeflowTrainer(pulumi.ComponentResource):
+    """Kubeflow Trainer and JobSet.
+
+    Creates both managers with their custom resource definitions, RBAC and webhooks, in the namespace
+    `kubeflow-system`.
+
+    They serve TrainJobs. A TrainJob creates a JobSet, and the JobSet creates a Job with a pod per node.
+    """
+
+    def __init__(
+        self, name: str, args: KubeflowTrainerArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("trainyard:operators:KubeflowTrainer", name, None, opts)
+        sources = [args.jobset_manifests, *trainer_manifests.parts(args.manifests)]
+        manifests = [each for source in sources for each in render(source, trainer_manifests.DEFINITIONS)]
+        images = {trainer_manifests.TRAINER: args.image, trainer_manifests.JOBSET: args.jobset_image}
+        changed = trainer_manifests.waves(manifests, images)
+        by_kind = _register(self, "kubeflow-trainer", changed, args.after)
+        service_accounts.without_token(TRAINER_NAMESPACE, self, by_kind["Namespace"])
+        self.register_outputs({"kinds": list(trainer_manifests.DEFINITIONS)})
+
+
+def _register(
+    parent: pulumi.Resource,
+    prefix: str,
+    waves: Iterable[list[dict[str, Any]]],
+    after: list[pulumi.Resource],
+) -> dict[str, pulumi.Resource]:
+    """Register the objects of the waves, each wave after all earlier ones. Return one object of each kind."""
+    done = list(after)
+    by_kind: dict[str, pulumi.Resource] = {}
+    for wave in waves:
+        made: list[pulumi.Resource] = []
+        for manifest in wave:
+            metadata = manifest["metadata"]
+            scope = f"{metadata['namespace']}/" if "namespace" in metadata else ""
+            options = pulumi.ResourceOptions(parent=parent, depends_on=done)
+            name = f"{prefix}:{scope}{metadata['name']}"
+            made.append(pulumi.CustomResource(token(manifest), name, manifest, options))
+            by_kind[manifest["kind"]] = made[-1]
+        done = [*done, *made]
+    return by_kind
 
 
 # With the parser in Python, the operator's manifests took half of the time of a preview.

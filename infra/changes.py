@@ -161,6 +161,7 @@ def run_values(settings: Settings, training: Training) -> dict[str, Any]:
             "retrySeconds": training.retry_seconds,
             "maxRestarts": training.max_restarts,
             "shape": training.shape,
+            "backend": training.backend,
             "activeDeadlineSeconds": training.active_deadline_seconds or 0,
             "data": training.data,
             "checkpoints": training.checkpoints,

@@ -28,7 +28,7 @@ from components.fixed_settings import FixedSettings, StartedRun
 from components.karpenter import Karpenter, KarpenterArgs
 from components.launcher_job import LauncherJob, LauncherJobArgs
 from components.node_check import NodeCheck, NodeCheckArgs
-from components.operators import Operators, OperatorsArgs
+from components.operators import KubeflowTrainer, KubeflowTrainerArgs, Operators, OperatorsArgs
 from components.pools import Placement, PlacementArgs, Pools, PoolsArgs
 from components.registry import Images, ImagesArgs
 from components.storage import ModelBucket, ModelBucketArgs
@@ -113,17 +113,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
         ),
         in_both,
     )
-    operators = Operators(
-        "operators",
-        OperatorsArgs(
-            manifests=settings.sources.training_operator,
-            image=settings.images.training_operator,
-            lookup_image=images.uris["trainer"],
-            kubectl_image=settings.images.kubectl_delivery if settings.mpi else None,
-            after=base.alive,
-        ),
-        in_both,
-    )
+    operators = _operators(settings, images.uris["trainer"], base.alive, in_both)
     devices = DevicePlugins(
         "devices",
         DevicePluginsArgs(
@@ -145,6 +135,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
             after=base.alive,
             mpi=settings.mpi,
             lustre=lustre is not None,
+            backend=settings.backend,
         ),
         in_both,
     )
@@ -211,7 +202,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
                 placeholder_image=settings.images.placeholder,
                 model_uri=model_uri,
                 checkpoint_uri=checkpoint_uri(settings, settings.training, bucket),
-                after=[*space.objects, *pools.objects, operators, devices, *trainer.granted, bucket],
+                after=[*space.objects, *pools.objects, *operators, devices, *trainer.granted, bucket],
             ),
             in_both,
         )
@@ -222,7 +213,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
         settings.region,
         DRAIN_TIMEOUT_SECONDS,
         pulumi.ResourceOptions(
-            depends_on=[*base.alive, karpenter, pools, operators, space, kubernetes, bucket, *others]
+            depends_on=[*base.alive, karpenter, pools, *operators, space, kubernetes, bucket, *others]
         ),
         # An existing cluster may also have pools of others.
         pools=[pool.name for pool in settings.pools] if settings.cluster.existing else None,
@@ -239,6 +230,45 @@ def deploy(settings: Settings) -> dict[str, Any]:
         trainer=trainer,
         launcher=launcher,
     )
+
+
+def _operators(
+    settings: Settings,
+    trainer_image: pulumi.Output[str],
+    after: list[pulumi.Resource],
+    opts: pulumi.ResourceOptions,
+) -> list[pulumi.Resource]:
+    """Return the operators of the training jobs that the stack runs, and no others."""
+    found: list[pulumi.Resource] = []
+    if settings.training_operator:
+        found.append(
+            Operators(
+                "operators",
+                OperatorsArgs(
+                    manifests=settings.sources.training_operator,
+                    image=settings.images.training_operator,
+                    lookup_image=trainer_image,
+                    kubectl_image=settings.images.kubectl_delivery if settings.mpi else None,
+                    after=after,
+                ),
+                opts,
+            )
+        )
+    if settings.kubeflow_trainer:
+        found.append(
+            KubeflowTrainer(
+                "kubeflow-trainer",
+                KubeflowTrainerArgs(
+                    manifests=settings.sources.kubeflow_trainer,
+                    image=settings.images.kubeflow_trainer,
+                    jobset_manifests=settings.sources.jobset,
+                    jobset_image=settings.images.jobset,
+                    after=after,
+                ),
+                opts,
+            )
+        )
+    return found
 
 
 def _started(
@@ -360,6 +390,7 @@ def run_of(
         retry_seconds=training.retry_seconds,
         max_restarts=training.max_restarts,
         shape=training.shape,
+        backend=training.backend,
         active_deadline_seconds=training.active_deadline_seconds,
         data=training.data,
         args=training.args,

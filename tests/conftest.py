@@ -39,6 +39,7 @@ TOGETHER = {
     "test_elastic": "main job",
     "test_restarts": "main job",
     "test_no_capacity": "main job",
+    "test_trainjob": "main job",
     "test_torchrun_inside": "second stack",
     "test_torchrun_queue": "second stack",
     "test_torchrun_training": "second stack",

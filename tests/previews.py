@@ -63,7 +63,7 @@ def preview(stack: str) -> dict[str, Any]:
     home = Home(HOME)
     document = read(stack_file(stack))
     ensure(TOOLS, home, quiet=True)
-    return preview_of(stack, with_sources(document, pinned_sources()), home)
+    return preview_of(stack, with_sources(document, pinned_sources(document)), home)
 
 
 def preview_of(stack: str, document: Mapping[str, Any], home: Home) -> dict[str, Any]:

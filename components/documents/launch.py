@@ -63,6 +63,7 @@ class Run:
     retry_seconds: int
     max_restarts: int
     shape: str
+    backend: str
     active_deadline_seconds: int | None
     data: str
     args: tuple[str, ...]
@@ -101,6 +102,7 @@ def launch_request(run: Run, resolved: Resolved) -> JsonObject:
         "retrySeconds": run.retry_seconds,
         "maxRestarts": run.max_restarts,
         "shape": run.shape,
+        "backend": run.backend,
         "activeDeadlineSeconds": run.active_deadline_seconds,
         "placeholder": {
             "image": resolved.placeholder_image,

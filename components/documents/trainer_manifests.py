@@ -41,6 +41,12 @@ _NAMESPACED: Final = ("ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Sec
 RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
 
 
+def parts(base: str) -> list[str]:
+    """Return the kustomizations in a directory or at an address such as `https://...//manifests/base?ref=<commit>`."""
+    path, mark, query = base.partition("?")
+    return [f"{path.rstrip('/')}/{part}{mark}{query}" for part in PARTS]
+
+
 def waves(objects: Iterable[JsonObject], images: Mapping[str, str]) -> list[list[JsonObject]]:
     """Return the objects of both, in waves. A wave only depends on the waves before it.
 

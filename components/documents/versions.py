@@ -48,6 +48,28 @@ TRAINING_OPERATOR_IMAGE: Final = "ghcr.io/kubeflow/training-v1/training-operator
 # branch (github.com/kubernetes-sigs/kustomize, examples/remoteBuild.md).
 TRAINING_OPERATOR_MANIFESTS: Final = f"https://github.com/kubeflow/training-operator//manifests/overlays/standalone?ref={TRAINING_OPERATOR_COMMIT}"
 
+# github.com/kubeflow/trainer v2.3.0, 2026-11-27. Its manifests/overlays/manager/kustomization.yaml names the image by
+# this tag, and no published file names a digest; `trainyard:images.kubeflowTrainer` sets one.
+KUBEFLOW_TRAINER: Final = "v2.3.0"
+# The commit of this tag, which the Go module of the release names as its origin.
+KUBEFLOW_TRAINER_COMMIT: Final = "658725bdae5c7e3a0854d93ac6ff492e109a22ab"
+KUBEFLOW_TRAINER_IMAGE: Final = "ghcr.io/kubeflow/trainer/trainer-controller-manager:v2.3.0"
+# The directory of the kustomizations that the stack uses (`components.documents.trainer_manifests.PARTS`).
+KUBEFLOW_TRAINER_MANIFESTS: Final = (
+    f"https://github.com/kubeflow/trainer//manifests/base?ref={KUBEFLOW_TRAINER_COMMIT}"
+)
+
+# github.com/kubernetes-sigs/jobset v0.12.0, 2026-11-27: the version in go.mod of Kubeflow Trainer v2.3.0.
+JOBSET: Final = "v0.12.0"
+JOBSET_COMMIT: Final = "09e9a3bb4b64dbe75b5b0119d3623903f0434643"
+# Its manifests name the image of a registry for tests. registry.k8s.io's promotion list names this digest:
+# github.com/kubernetes/k8s.io, registry.k8s.io/images/k8s-staging-jobset/images.yaml (pull request 9456).
+JOBSET_IMAGE: Final = (
+    "registry.k8s.io/jobset/jobset:v0.12.0"
+    "@sha256:e75536f1135b7bb2f19f8c3b620782fbdd9091d73398e3a272f9a5fed322980d"
+)
+JOBSET_MANIFESTS: Final = f"https://github.com/kubernetes-sigs/jobset//config/default?ref={JOBSET_COMMIT}"
+
 # registry.k8s.io's own promotion list names this digest: github.com/kubernetes/k8s.io,
 # registry.k8s.io/images/k8s-staging-kubernetes/images.yaml (pause, 3.9), 2026-11-21.
 PLACEHOLDER_IMAGE: Final = (

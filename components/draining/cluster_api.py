@@ -66,7 +66,7 @@ class Cluster:
         return [name_of(kind, item) for item in self._items(kind) if self._scope.has(kind, item)]
 
     def delete(self, kind: Kind, name: str) -> None:
-        self._request("DELETE", _path(kind, name), {"propagationPolicy": "Foreground"})
+        self._request("DELETE", _path(kind, name), {"propagationPolicy": kind.propagation})
 
     def remove_finalizers(self, kind: Kind, name: str) -> None:
         self._request("PATCH", _path(kind, name), {"metadata": {"finalizers": None}}, content_type=MERGE)

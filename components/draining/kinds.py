@@ -27,7 +27,7 @@ class Kind:
     """A kind of object: its API path and its namespace.
 
     `namespace` None: cluster-wide; `EVERYWHERE`: in all namespaces, names are then `<namespace>/<name>`. `labels`
-    is the selector of the objects.
+    is the selector of the objects. `propagation` is the propagationPolicy of their deletion.
     """
 
     group: str
@@ -35,6 +35,7 @@ class Kind:
     plural: str
     namespace: str | None = None
     labels: str | None = None
+    propagation: str = "Foreground"
 
 
 # Selected by role, because a Job from the manifest in the outputs has another run's name.
@@ -49,6 +50,15 @@ PYTORCH_JOBS: Final = Kind(
     group="kubeflow.org", version="v1", plural="pytorchjobs", namespace=TRAINING_NAMESPACE
 )
 MPI_JOBS: Final = Kind(group="kubeflow.org", version="v1", plural="mpijobs", namespace=TRAINING_NAMESPACE)
+# With a deletion in the foreground, Trainer would create the JobSet again as long as the TrainJob exists (Reconcile in
+# pkg/controller/trainjob_controller.go, github.com/kubeflow/trainer v2.3.0). The drain then waits for the pods.
+TRAIN_JOBS: Final = Kind(
+    group="trainer.kubeflow.org",
+    version="v1alpha1",
+    plural="trainjobs",
+    namespace=TRAINING_NAMESPACE,
+    propagation="Background",
+)
 # In all namespaces: the stack's CustomResourceDefinitions are deleted with all objects.
 GANGS: Final = Kind(
     group=TORCHRUN_GROUP, version=TORCHRUN_VERSION, plural=TORCHRUN_JOBS, namespace=EVERYWHERE

@@ -27,6 +27,7 @@ from .kinds import (
     PYTORCH_JOBS,
     QUEUES,
     SERVICES,
+    TRAIN_JOBS,
     VOLUME_CLAIMS,
     VOLUMES,
     Kind,
@@ -155,6 +156,7 @@ class _Drain:
             (JOBS, "launcher Jobs"),
             (PYTORCH_JOBS, "PyTorchJobs"),
             (MPI_JOBS, "MPIJobs"),
+            (TRAIN_JOBS, "TrainJobs"),
         ):
             self._empty(cluster, kind, what)
         self._end_torchrun(cluster)

@@ -59,6 +59,14 @@ class ImagesSection(Model):
         None, IN_PLACE, example=f"registry.example/training-operator{DIGEST}"
     )
     """The training operator's image, instead of that in its manifests."""
+    kubeflow_trainer: Image = setting(
+        versions.KUBEFLOW_TRAINER_IMAGE,
+        IN_PLACE,
+        example=f"registry.example/trainer-controller-manager{DIGEST}",
+    )
+    """The image of Kubeflow Trainer, with `training.backend: trainjob`."""
+    jobset: Image = setting(versions.JOBSET_IMAGE, IN_PLACE, example=f"registry.example/jobset{DIGEST}")
+    """The image of JobSet, with `training.backend: trainjob`."""
     device_plugin: Image = setting(
         versions.DEVICE_PLUGIN_IMAGE, IN_PLACE, example=f"registry.example/k8s-device-plugin{DIGEST}"
     )
@@ -115,6 +123,18 @@ class SourcesSection(Model):
         example="https://git.example/training-operator//manifests/overlays/standalone?ref=v1.9.4",
     )
     """The training operator's kustomization."""
+    kubeflow_trainer: Line = setting(
+        versions.KUBEFLOW_TRAINER_MANIFESTS,
+        IN_PLACE,
+        example="https://git.example/trainer//manifests/base?ref=v2.3.0",
+    )
+    """The directory of Kubeflow Trainer's kustomizations `crds`, `manager`, `rbac` and `webhook`."""
+    jobset: Line = setting(
+        versions.JOBSET_MANIFESTS,
+        IN_PLACE,
+        example="https://git.example/jobset//config/default?ref=v0.12.0",
+    )
+    """JobSet's kustomization."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +150,8 @@ class Images:
     trainer: str | None
     placeholder: str
     training_operator: str | None
+    kubeflow_trainer: str
+    jobset: str
     device_plugin: str
     efa_device_plugin: str
     neuron_device_plugin: str
@@ -150,6 +172,8 @@ class Sources:
     karpenter_crd_chart: str
     karpenter_version: str | None
     training_operator: str
+    kubeflow_trainer: str
+    jobset: str
 
 
 def check_images(section: Section[ImagesSection], region: str) -> Images:
@@ -181,6 +205,8 @@ def check_images(section: Section[ImagesSection], region: str) -> Images:
         placeholder=third_party("placeholder", values.placeholder),
         training_operator=values.training_operator
         or (mirrored(versions.TRAINING_OPERATOR_IMAGE, mirror) if mirror else None),
+        kubeflow_trainer=third_party("kubeflowTrainer", values.kubeflow_trainer),
+        jobset=third_party("jobset", values.jobset),
         device_plugin=plugins["devicePlugin"][1],
         efa_device_plugin=plugins["efaDevicePlugin"][1],
         neuron_device_plugin=plugins["neuronDevicePlugin"][1],
@@ -230,13 +256,20 @@ def check_sources(section: Section[SourcesSection]) -> Sources:
         if source.startswith("oci://") and not re.fullmatch(CHART, source):
             section.reject(key, f"'{source}' is invalid; it must be {CHART_MUST_BE}")
         _check_directory(section, key, source, "Chart.yaml")
-    _check_directory(section, "trainingOperator", values.training_operator, "kustomization.yaml")
+    for key, source, file in (
+        ("trainingOperator", values.training_operator, "kustomization.yaml"),
+        ("kubeflowTrainer", values.kubeflow_trainer, "crds/kustomization.yaml"),
+        ("jobset", values.jobset, "kustomization.yaml"),
+    ):
+        _check_directory(section, key, source, file)
     return Sources(
         karpenter_chart=chart,
         karpenter_crd_chart=crds,
         # A chart in a directory has the version in its Chart.yaml.
         karpenter_version=versions.KARPENTER if chart.startswith("oci://") else None,
         training_operator=values.training_operator,
+        kubeflow_trainer=values.kubeflow_trainer,
+        jobset=values.jobset,
     )
 
 

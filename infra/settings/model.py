@@ -19,6 +19,7 @@ from infra.settings.queues import QueueSection
 from infra.settings.storage import ServiceAccount, Storage
 from infra.settings.tags import Tags
 from infra.settings.training import Training, TrainingSection
+from trainyard.k8s import names
 
 
 class StackConfig(Model):
@@ -95,3 +96,18 @@ class Settings:
     mpi: bool
     sources: Sources
     protect_data: bool
+
+    @property
+    def backend(self) -> str:
+        """The kind of the launcher's training jobs. Without a run in the stack file, users create PyTorchJobs."""
+        return self.training.backend if self.training else names.BACKEND_PYTORCHJOB
+
+    @property
+    def training_operator(self) -> bool:
+        """Whether the stack installs Kubeflow's training operator."""
+        return self.backend == names.BACKEND_PYTORCHJOB or self.mpi
+
+    @property
+    def kubeflow_trainer(self) -> bool:
+        """Whether the stack installs Kubeflow Trainer and JobSet."""
+        return self.backend == names.BACKEND_TRAINJOB

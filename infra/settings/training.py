@@ -21,7 +21,14 @@ from infra.settings.formats import Quantity, VariableName, VariableValue
 from infra.settings.pools import PoolEntry, PoolName, find_pool
 from infra.settings.problems import Section, sections
 from infra.settings.quantities import GIB, amount
-from trainyard.k8s.names import ENV_REGION, RUN_ID_MAX_LENGTH, SHUTDOWN_MAX_SECONDS, SHUTDOWN_VARIABLE
+from trainyard.k8s.names import (
+    BACKEND_PYTORCHJOB,
+    BACKEND_TRAINJOB,
+    ENV_REGION,
+    RUN_ID_MAX_LENGTH,
+    SHUTDOWN_MAX_SECONDS,
+    SHUTDOWN_VARIABLE,
+)
 
 PATH: Final = "trainyard:training"
 CUDA: Final = "cuda"
@@ -182,6 +189,15 @@ class TrainingSection(Model):
     """`static`: the world has a fixed size, and each lost worker causes a restart. `elastic`: torchrun's agents may
     continue with at least `minNodes` nodes.
     """
+    backend: Annotated[str, Choice((BACKEND_PYTORCHJOB, BACKEND_TRAINJOB))] = setting(
+        BACKEND_PYTORCHJOB,
+        f"{NEXT_RUN}; deletes the operator and the jobs of the other kind",
+        example="pytorchjob",
+    )
+    """The kind of the training job: a PyTorchJob of Kubeflow's training operator, or a TrainJob of Kubeflow Trainer,
+    its successor. The stack installs only the one that the run needs. `trainjob` needs `shape: static`. See
+    docs/deploying.md.
+    """
     active_deadline_seconds: WholeNumber | None = setting(
         None, NEXT_RUN, example=14400, unit="seconds", ge=60
     )
@@ -222,7 +238,8 @@ class Training:
     `candidates` are the pools for the run in the order in which the launcher tries them: `pool`, then `fallbackPools`.
     The launcher deletes a node that is not usable after `node_start_seconds`. It tries all candidates `attempts` times,
     with a pause of `retry_seconds`. A failed run restarts up to `max_restarts` times. `shape` is static (all nodes of
-    the start, or none) or elastic (torchrun continues with fewer). `checkpoints` is where they
+    the start, or none) or elastic (torchrun continues with fewer). `backend`
+    is the kind of the training job. `checkpoints` is where they
     are kept (`components.documents.checkpoints.PLACES`). `secrets` are variables with `<Secret>/<key>`.
     """
 
@@ -237,6 +254,7 @@ class Training:
     retry_seconds: int
     max_restarts: int
     shape: str
+    backend: str
     active_deadline_seconds: int | None
     data: str
     checkpoints: str
@@ -251,6 +269,7 @@ _COPIED: Final = (
         "retry_seconds",
         "max_restarts",
         "shape",
+        "backend",
         "active_deadline_seconds",
         "data",
         "checkpoints",
@@ -272,6 +291,12 @@ def check_training(section: Section[TrainingSection], pools: list[PoolEntry]) ->
     _check_ceiling(section, entry)
     if pool and values.device == CUDA and section.ok("device") and pool.resource != GPU:
         section.reject("device", f"cuda needs GPUs and {pool.instance_type} has none; it must be cpu")
+    if section.ok("backend", "shape") and values.backend == BACKEND_TRAINJOB and values.shape == ELASTIC:
+        section.reject(
+            "shape",
+            f"is {ELASTIC}, and backend is {BACKEND_TRAINJOB}, which has no elastic jobs; it must be {STATIC}, or"
+            f" backend must be {BACKEND_PYTORCHJOB}",
+        )
     # With an invalid device, the pools are not checked.
     device = values.device if section.ok("device") else ""
     size = check_size(section, pool, device, size_of_type(pool))

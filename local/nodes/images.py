@@ -52,7 +52,7 @@ class Program:
     """How a container runs here. A `simulated` one has no process.
 
     `forced` are variables that override the pod's own. `ports` maps a declared port to the port in use. `user` is the
-    image's USER, and `users` are the users that the image creates.
+    image's USER, and `users` are the users that the image creates. `binary` is a program that the command line starts.
     """
 
     kind: Literal["process", "simulated"]
@@ -64,6 +64,7 @@ class Program:
     user: str = ""
     users: dict[str, int] = field(default_factory=dict)
     ports: dict[int, int] = field(default_factory=dict)
+    binary: str = ""
 
 
 def image_environment(extra: dict[str, str] | None = None) -> dict[str, str]:
@@ -156,7 +157,7 @@ def manager(container: Object, binary: Path, helpers: Path, pod_ip: str) -> Prog
     """Return the program of a manager whose listeners only its configuration file names (programs/manager.py)."""
     given = tuple(container.get("command") or ())[1:] + tuple(container.get("args") or ())
     argv = (sys.executable, "-I", str(helpers / "manager.py"), pod_ip, str(binary), *given)
-    return Program("process", argv, image_environment())
+    return Program("process", argv, image_environment(), binary=str(binary))
 
 
 @dataclass(frozen=True)

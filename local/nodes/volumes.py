@@ -396,7 +396,7 @@ class PodVolumes:
         elif program.context and not spec.get("workingDir"):
             workdir = program.context
         settings = pod.context.settings
-        keep = [sys.prefix, sys.base_prefix, program.context, program.argv[0]]
+        keep = [sys.prefix, sys.base_prefix, program.context, program.argv[0], program.binary]
         keep += [str(path) for path in (pod.context.preload, pod.context.helpers)]
         return {
             "mounts": mounts,

@@ -14,6 +14,8 @@ import types
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.pyext import cpp_message
+
 _PACKAGE = "trainyard_pulumi_protos"
 
 
@@ -36,6 +38,11 @@ def _load(module: str) -> Any:
         sys.modules[_PACKAGE] = package
     return importlib.import_module(f"{_PACKAGE}.{module}")
 
+
+# protobuf's default depth of 100 messages is too little for the schema of a JobSet or a TrainJob. The Pulumi SDK raises
+# the limit in the same way (pulumi/runtime/rpc.py), and protobuf for Go has a limit of 10,000.
+if cpp_message._message is not None:
+    cpp_message._message.SetAllowOversizeProtos(True)
 
 provider: Any = _load("provider_pb2")
 provider_grpc: Any = _load("provider_pb2_grpc")

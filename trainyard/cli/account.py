@@ -50,7 +50,7 @@ def settings_file(question: str, home: Home, stack: str, cloud: dict[str, Any]) 
         return home.root / STACKS / f"Pulumi.{stack}.yaml"
     made = home.root / "asked" / f"Pulumi.{stack}.yaml"
     document = with_given(read(find(stack)), say)
-    write(for_local_cloud(document, pinned_sources(), cloud["deployerArn"]), made)
+    write(for_local_cloud(document, pinned_sources(document), cloud["deployerArn"]), made)
     return made
 
 

@@ -19,7 +19,7 @@ from local.cluster.record import running
 from local.guard import cloud_environment, refuse_foreign
 from local.home import Home
 from local.nodes.images import preload_library
-from local.tools import ensure, module_directory
+from local.tools import OPTIONAL_TOOLS, ensure, module_directory
 from trainyard.cli import aws_commands, program
 from trainyard.cli.command_lock import turn
 from trainyard.cli.deleted_cluster import CLUSTER, FORGET_UNREACHABLE, gone_cluster
@@ -50,6 +50,7 @@ from trainyard.cli.stack_file import (
     Sources,
     cluster_name,
     for_local_cloud,
+    runs_trainjobs,
     with_sources,
     write,
 )
@@ -91,13 +92,13 @@ def up(stack: str, cloud: str) -> int:
     refuse_foreign(os.environ)
     program.check(stack)
     with turn(Home().root / "stacks", say):
-        home = start_local_cloud()
+        home = start_local_cloud(document)
         _open_log(home, "up", stack)
         deploying = time.monotonic()
         session = _Session.open(home, stack)
         session.recover()
         document = with_given(document, say)
-        settings = for_local_cloud(document, pinned_sources(), session.cloud["deployerArn"])
+        settings = for_local_cloud(document, pinned_sources(document), session.cloud["deployerArn"])
         session.check(settings)
         missing = session.check_pools(settings)
         write(settings, session.engine.config_file)
@@ -200,7 +201,7 @@ def preview(stack: str, cloud: str) -> int:
     with turn(home.root / "preview", say):
         engine = Engine(home.root, stack, {}, state="preview")
         engine.initialise()
-        write(with_sources(document, pinned_sources()), engine.config_file)
+        write(with_sources(document, pinned_sources(document)), engine.config_file)
         engine.run("preview")
     return 0
 
@@ -211,6 +212,8 @@ def _preview_running(stack: str, document: Mapping[str, Any]) -> str | None:
     if running(home) is None:
         return "the local cloud is not running"
     refuse_foreign(os.environ, home)
+    # Before the command goes on in the network of an ordinary user's local cloud, where nothing is downloaded.
+    sources = pinned_sources(document)
     if not _join(home):
         return "the local cloud is not running"
     # Another command may be writing the state. Wait for it.
@@ -221,7 +224,7 @@ def _preview_running(stack: str, document: Mapping[str, Any]) -> str | None:
         session.engine.wait_for_other(say)
         if session.engine.was_interrupted():
             say(f"stack {stack}: an earlier command was killed, so this plan may lack some of its resources")
-        settings = for_local_cloud(with_given(document, say), pinned_sources(), session.cloud["deployerArn"])
+        settings = for_local_cloud(with_given(document, say), sources, session.cloud["deployerArn"])
         file = session.check(settings)
         session.check_pools(settings)
         say(f"stack {stack}: the plan of an up against its state")
@@ -343,8 +346,8 @@ def _running(stack: str) -> _Session:
     return session
 
 
-def start_local_cloud() -> Home:
-    """Build what is missing, and start the local cloud unless it runs.
+def start_local_cloud(document: Mapping[str, Any]) -> Home:
+    """Build what is missing for this stack file, and start the local cloud unless it runs.
 
     Raises:
         DeployError: It did not start. The reason has been printed.
@@ -353,6 +356,8 @@ def start_local_cloud() -> Home:
     home = Home()
     preload_library()  # first: a missing compiler is reported before the tools are built
     ensure((), home)
+    if runs_trainjobs(document):
+        ensure(OPTIONAL_TOOLS, home)
     if ENTERED not in os.environ and _local("up") != 0:
         raise DeployError("the local cloud did not start; see above")
     _enter(home)
@@ -370,13 +375,16 @@ def _enter(home: Home) -> None:
         os.execvpe(command[0], command, environment)  # noqa: S606  (this very command, in the other network)
 
 
-def pinned_sources() -> Sources:
-    """Return the charts and manifests of the pinned Go modules."""
+def pinned_sources(document: Mapping[str, Any]) -> Sources:
+    """Return the charts and manifests of the pinned Go modules that this stack file asks for."""
     karpenter, operator = module_directory("karpenter"), module_directory("training-operator")
+    trainjobs = runs_trainjobs(document)
     return Sources(
         karpenter_chart=karpenter / "charts" / "karpenter",
         karpenter_crd_chart=karpenter / "charts" / "karpenter-crd",
         training_operator=operator / "manifests" / "overlays" / "standalone",
+        kubeflow_trainer=module_directory("kubeflow-trainer") / "manifests" / "base" if trainjobs else None,
+        jobset=module_directory("jobset") / "config" / "default" if trainjobs else None,
     )
 
 

@@ -43,7 +43,7 @@ class Run:
 
     @property
     def training_job(self) -> str:
-        """Return the name of the PyTorchJob."""
+        """Return the name of the PyTorchJob or TrainJob."""
         return f"{names.TRAINING_JOB_PREFIX}{self.run_id}"
 
 

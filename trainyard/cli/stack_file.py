@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from trainyard.cli.stack_secrets import replace, without_keys
+from trainyard.k8s.names import BACKEND_TRAINJOB
 from trainyard.stack_files import SALT, StackFileError
 
 JsonObject = dict[str, Any]
@@ -28,19 +29,33 @@ HERE = "127.0.0.1/32"
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """The directories of the pinned modules that replace published charts and manifests."""
+    """The directories of the pinned modules that replace published charts and manifests.
+
+    Those of Kubeflow Trainer and JobSet are None for a stack that does not install them.
+    """
 
     karpenter_chart: Path
     karpenter_crd_chart: Path
     training_operator: Path
+    kubeflow_trainer: Path | None = None
+    jobset: Path | None = None
 
     def as_setting(self) -> JsonObject:
         """Return the value of `trainyard:sources`."""
-        return {
-            "karpenterChart": str(self.karpenter_chart),
-            "karpenterCrdChart": str(self.karpenter_crd_chart),
-            "trainingOperator": str(self.training_operator),
+        found = {
+            "karpenterChart": self.karpenter_chart,
+            "karpenterCrdChart": self.karpenter_crd_chart,
+            "trainingOperator": self.training_operator,
+            "kubeflowTrainer": self.kubeflow_trainer,
+            "jobset": self.jobset,
         }
+        return {key: str(path) for key, path in found.items() if path is not None}
+
+
+def runs_trainjobs(document: Mapping[str, Any]) -> bool:
+    """Return whether the stack file asks for Kubeflow Trainer and JobSet."""
+    training = (document.get("config") or {}).get("trainyard:training")
+    return isinstance(training, dict) and training.get("backend") == BACKEND_TRAINJOB
 
 
 def check_name(stack: str) -> None:

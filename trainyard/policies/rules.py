@@ -26,6 +26,7 @@ WITHOUT_RULE: Final = frozenset(
         "aws:s3/bucketServerSideEncryptionConfiguration:BucketServerSideEncryptionConfiguration",
         "aws:s3/bucketVersioning:BucketVersioning",
         "docker-build:index:Image",
+        "kubernetes:admissionregistration.k8s.io/v1:MutatingWebhookConfiguration",
         "kubernetes:admissionregistration.k8s.io/v1:ValidatingAdmissionPolicy",
         "kubernetes:admissionregistration.k8s.io/v1:ValidatingAdmissionPolicyBinding",
         "kubernetes:admissionregistration.k8s.io/v1:ValidatingWebhookConfiguration",

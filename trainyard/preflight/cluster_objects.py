@@ -44,6 +44,8 @@ DEFINITIONS: Final = {
     "Karpenter": ("nodepools.karpenter.sh", "ec2nodeclasses.karpenter.k8s.aws"),
     "Kubeflow's training operator": ("pytorchjobs.kubeflow.org",),
     "an operator for MPIJobs": ("mpijobs.kubeflow.org",),
+    "Kubeflow Trainer": ("trainjobs.trainer.kubeflow.org",),
+    "JobSet": ("jobsets.jobset.x-k8s.io",),
     "a controller of torchrun jobs": _TORCHRUN,
 }
 # The CSI driver of a file system, and its EKS add-on.
@@ -124,11 +126,14 @@ def check_objects(settings: Settings, aws: Aws) -> list[Finding]:
 
 def _conflicts(settings: Settings, reader: ClusterReader) -> Iterator[str]:
     name = settings.cluster.name
+    is_created = {
+        "Kubeflow's training operator": settings.training_operator,
+        "an operator for MPIJobs": settings.mpi,
+        "Kubeflow Trainer": settings.kubeflow_trainer,
+        "JobSet": settings.kubeflow_trainer,
+        "a controller of torchrun jobs": settings.queues,
+    }
     for owner, definitions in DEFINITIONS.items():
-        is_created = {
-            "an operator for MPIJobs": settings.mpi,
-            "a controller of torchrun jobs": settings.queues,
-        }
         if not is_created.get(owner, True):
             continue
         existing = [each for each in definitions if reader.get(f"{DEFINITIONS_PATH}/{each}")]
@@ -139,7 +144,8 @@ def _conflicts(settings: Settings, reader: ClusterReader) -> Iterator[str]:
             )
     namespaces = [
         names.TRAINING_NAMESPACE,
-        names.OPERATOR_NAMESPACE,
+        *([names.OPERATOR_NAMESPACE] if settings.training_operator else []),
+        *([names.TRAINER_NAMESPACE] if settings.kubeflow_trainer else []),
         *([names.DEVICE_PLUGIN_NAMESPACE] if where(settings.pools) else []),
         *([names.TORCHRUN_NAMESPACE] if settings.queues else []),
     ]

@@ -42,6 +42,7 @@ INSIDE = "kubernetes:"
 ATTACHMENT = "aws:iam/rolePolicyAttachment:RolePolicyAttachment own policy"
 RIGHTS, DISK_RIGHTS, OPERATOR = "rights of Karpenter", "rights of the driver of disks", "training operator"
 OPERATOR_KINDS = "kinds of the training operator"
+TRAINER, TRAINER_KINDS = "Kubeflow Trainer and JobSet", "kinds of Kubeflow Trainer and JobSet"
 CONTROLLER, CONTROLLER_KINDS = "controller of torchrun jobs", "kinds of that controller"
 CONTROLLER_RIGHTS, WORKSPACE_RIGHTS = "rights of that controller", "rights on workspaces"
 WORKERS = "group of the machines"
@@ -50,7 +51,9 @@ NAMED = {
     RIGHTS: (ATTACHMENT, "-karpenter-"),
     DISK_RIGHTS: (ATTACHMENT, "-ebs-csi-"),
     OPERATOR: (DEPLOYMENT, "training-operator:"),
-    OPERATOR_KINDS: (CRD, ".kubeflow.org"),
+    OPERATOR_KINDS: (CRD, "training-operator:"),
+    TRAINER: (DEPLOYMENT, "kubeflow-trainer:"),
+    TRAINER_KINDS: (CRD, "kubeflow-trainer:"),
     CONTROLLER: (DEPLOYMENT, "torchrun-controller:"),
     CONTROLLER_KINDS: (CRD, ".torchrun.ai"),
     CONTROLLER_RIGHTS: (BINDING, "torchrun-controller:"),
@@ -83,6 +86,8 @@ ORDER = [
     (CLASS, DEFINITIONS),
     (KARPENTER, DEFINITIONS),
     (OPERATOR, OPERATOR_KINDS),  # without its kinds it fails, and whatever it had to finish stays
+    (DRAIN, TRAINER),
+    (TRAINER, TRAINER_KINDS),
     (DRAIN, QUEUE),  # jobs and queues end
     (DRAIN, CONTROLLER),  # while the one runs that has to release them
     (DRAIN, WORKSPACE_RIGHTS),

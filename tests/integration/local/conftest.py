@@ -45,6 +45,8 @@ STORY = (
     # For three minutes after a notice Karpenter buys no spot node of this type and zone.
     "test_spot",
     "test_no_capacity",
+    # From here on the stack has Kubeflow Trainer in place of the training operator.
+    "test_trainjob",
 )
 # The files that share the second stack, in this order; the last one deletes its cluster.
 SECOND_STORY = (

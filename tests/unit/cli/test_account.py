@@ -20,7 +20,7 @@ CLOUD = {"generation": "g1", "deployerArn": "arn:aws:iam::123456789012:user/depl
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     sources = Sources(karpenter_chart=tmp_path, karpenter_crd_chart=tmp_path, training_operator=tmp_path)
-    monkeypatch.setattr(account, "pinned_sources", lambda: sources)
+    monkeypatch.setattr(account, "pinned_sources", lambda document: sources)
     monkeypatch.setattr(account, "with_given", lambda document, _say: document)
     return Home(tmp_path)
 

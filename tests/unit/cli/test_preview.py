@@ -32,7 +32,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]
     monkeypatch.setattr(Engine, "initialise", lambda _self: None)
     monkeypatch.setattr(commands.program, "check", lambda *_words: None)
     monkeypatch.setattr(commands, "ensure", lambda *_words: None)
-    monkeypatch.setattr(commands, "pinned_sources", lambda: None)
+    monkeypatch.setattr(commands, "pinned_sources", lambda document: None)
     monkeypatch.setattr(commands, "with_sources", lambda document, _sources: document)
     monkeypatch.setattr(commands, "turn", free)
     return found
@@ -96,3 +96,19 @@ def test_preview_and_up_share_neither_log_nor_record(tmp_path: Path) -> None:
     engine = Engine(tmp_path / "home", "dev", {})
     assert not set(engine.files("preview")) & set(engine.files("up"))
     assert engine.files("up") == engine.files("destroy")
+
+
+@pytest.mark.parametrize(
+    ("backend", "built"), [("pytorchjob", [()]), ("trainjob", [(), ("kubeflow-trainer", "jobset")])]
+)
+def test_local_cloud_builds_kubeflow_trainer_only_for_its_stacks(
+    backend: str, built: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(commands, "refuse_foreign", lambda _: None)
+    monkeypatch.setattr(commands, "preload_library", lambda: None)
+    monkeypatch.setattr(commands, "ensure", lambda names, _home: asked.append(tuple(names)))
+    monkeypatch.setattr(commands, "_local", lambda *_: 0)
+    monkeypatch.setattr(commands, "_enter", lambda _home: None)
+    commands.start_local_cloud({"config": {"trainyard:training": {"backend": backend}}})
+    assert asked == built

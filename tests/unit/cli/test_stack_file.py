@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import yaml
 from infra import settings
 from tests.shipped import shipped
 from tests.unit.preflight.accounts import Answers
-from trainyard.cli.stack_file import Sources, check_name, for_local_cloud, with_sources, write
+from trainyard.cli.stack_file import Sources, check_name, for_local_cloud, runs_trainjobs, with_sources, write
 from trainyard.preflight.access import check_public_ranges
 from trainyard.stack_files import StackFileError, find, read
 
@@ -43,6 +44,17 @@ def test_wrong_value_stays_for_the_checks(wrong: dict[str, Any]) -> None:
     stack = {"config": {"trainyard:training": wrong}}
     training = for_local_cloud(stack, SOURCES, DEPLOYER)["config"]["trainyard:training"]
     assert wrong.items() <= training.items()
+
+
+def test_stack_without_trainjobs_needs_no_manifests_of_kubeflow_trainer() -> None:
+    assert sorted(SOURCES.as_setting()) == ["karpenterChart", "karpenterCrdChart", "trainingOperator"]
+    both = replace(SOURCES, kubeflow_trainer=Path("/m/trainer"), jobset=Path("/m/jobset"))
+    assert both.as_setting()["kubeflowTrainer"] == "/m/trainer"
+    assert not runs_trainjobs(GPU_STACK)
+    assert not any(
+        runs_trainjobs({"config": {"trainyard:training": value}}) for value in (None, {}, "trainjob")
+    )
+    assert runs_trainjobs({"config": {"trainyard:training": {"backend": "trainjob"}}})
 
 
 def test_the_emulators_deployer_is_an_administrator_beside_the_given_ones() -> None:

@@ -35,6 +35,7 @@ def run(**change: Any) -> Run:
         "retry_seconds": 240,
         "max_restarts": 3,
         "shape": "static",
+        "backend": "pytorchjob",
         "active_deadline_seconds": None,
         "data": "digits",
         "args": ("--epochs", "3"),

@@ -59,9 +59,11 @@ def test_the_request_has_every_key_of_the_waits_and_only_those_that_there_are() 
     request = launch_request(
         run(node_start_seconds=600, attempts=3, retry_seconds=300, max_restarts=5, shape="elastic"), RESOLVED
     )
+    assert launch_request(run(backend="trainjob"), RESOLVED)["backend"] == "trainjob"
     assert sorted(request) == [
         "activeDeadlineSeconds",
         "attempts",
+        "backend",
         "capacityDeadlineSeconds",
         "fallbacks",
         "holdSeconds",

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from components.documents import trainer_manifests
-from components.documents.trainer_manifests import DEFINITIONS, JOBSET, TRAINER, waves
+from components.documents.trainer_manifests import DEFINITIONS, JOBSET, TRAINER, parts, waves
+from components.operators import KubeflowTrainer, KubeflowTrainerArgs
+from tests.unit.components.recording import deploy
 from trainyard.k8s.names import TRAINER_NAMESPACE
 
 pytestmark = pytest.mark.unit
@@ -90,3 +92,38 @@ def test_manifests_without_a_needed_object_are_refused(name: str) -> None:
     lacking = [each for each in published() if each["metadata"]["name"] != name]
     with pytest.raises(ValueError, match=name):
         waves(lacking, IMAGES)
+
+
+def test_parts_of_an_address_keep_its_commit() -> None:
+    assert parts("https://git.example/trainer//manifests/base?ref=abc")[0] == (
+        "https://git.example/trainer//manifests/base/crds?ref=abc"
+    )
+    assert parts("/modules/trainer/manifests/base")[-1] == "/modules/trainer/manifests/base/webhook"
+
+
+def test_component_registers_both_managers_after_definitions_and_rights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rendered: list[str] = []
+
+    def render(source: str, definitions: tuple[str, ...]) -> list[dict[str, Any]]:
+        rendered.append(source)
+        assert definitions == DEFINITIONS
+        return published() if source == "jobset" else []
+
+    monkeypatch.setattr("components.operators.render", render)
+    args = KubeflowTrainerArgs(
+        manifests="trainer?ref=1", image="t:1", jobset_manifests="jobset", jobset_image="j:1", after=[]
+    )
+    made = deploy(lambda: KubeflowTrainer("kubeflow-trainer", args))
+    assert rendered == ["jobset", *(f"trainer/{part}?ref=1" for part in trainer_manifests.PARTS)]
+    images = {
+        each.name: each.inputs["spec"]["template"]["spec"]["containers"][0]["image"]
+        for each in made.of("kubernetes:core/v1:Deployment")
+    }
+    prefix = f"kubeflow-trainer:{TRAINER_NAMESPACE}"
+    assert images == {f"{prefix}/{TRAINER}": "t:1", f"{prefix}/{JOBSET}": "j:1"}
+    order = [each.type.rpartition(":")[2] for each in made.resources]
+    assert order.index("Namespace") < order.index("CustomResourceDefinition") < order.index("Deployment")
+    (account,) = made.of("kubernetes:core/v1:ServiceAccountPatch")
+    assert account.inputs["metadata"]["namespace"] == TRAINER_NAMESPACE

@@ -29,9 +29,9 @@ def test_pods_keep_to_the_strictest_standard_that_the_stack_can_have(
     assert labels["pod-security.kubernetes.io/warn"] == "restricted"
 
 
-def granted() -> set[tuple[str | None, str, str, str]]:
+def granted(backend: str = "pytorchjob") -> set[tuple[str | None, str, str, str]]:
     """(namespace, API group, resource, verb) of every right that is made and bound to the launcher."""
-    args = TrainingSpaceArgs(trainer_role_arn="arn:aws:iam::123456789012:role/t", after=[])
+    args = TrainingSpaceArgs(trainer_role_arn="arn:aws:iam::123456789012:role/t", after=[], backend=backend)
     made = deploy(lambda: TrainingSpace("training", args))
     api = "kubernetes:rbac.authorization.k8s.io/v1:"
     for kind in ("RoleBinding", "ClusterRoleBinding"):
@@ -77,9 +77,28 @@ def test_the_launcher_changes_what_is_its_own_and_outside_of_its_namespace_it_gi
         ("training", "coordination.k8s.io", "leases", "update"),
         ("training", "kubeflow.org", "pytorchjobs", "create"),
         ("training", "kubeflow.org", "pytorchjobs", "delete"),
+        ("training", "kubeflow.org", "pytorchjobs", "patch"),
         (None, "karpenter.sh", "nodeclaims", "delete"),
     }
     assert ("training", "coordination.k8s.io", "leases", "get") in granted()
+
+
+def test_launcher_has_rights_on_jobs_of_its_backend_alone() -> None:
+    def of_jobs(backend: str) -> set[tuple[str | None, str, str]]:
+        groups = ("kubeflow.org", "trainer.kubeflow.org", "jobset.x-k8s.io")
+        return {
+            (namespace, resource, verb)
+            for namespace, group, resource, verb in granted(backend)
+            if group in groups
+        }
+
+    verbs = ("create", "delete", "get", "list", "patch", "watch")
+    assert of_jobs("pytorchjob") == {("training", "pytorchjobs", verb) for verb in verbs}
+    assert of_jobs("trainjob") == {
+        *(("training", "trainjobs", verb) for verb in verbs),
+        ("training", "trainingruntimes", "create"),
+        ("training", "trainingruntimes", "patch"),
+    }
 
 
 def test_the_launchers_pods_are_reached_at_their_metrics_and_by_marked_namespaces_alone() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from components.draining.claims import claims_of, top_owner
 from components.draining.cluster_api import Cluster
-from components.draining.kinds import DEPLOYMENTS, STATEFUL_SETS, Kind, Scope
+from components.draining.kinds import DEPLOYMENTS, PYTORCH_JOBS, STATEFUL_SETS, TRAIN_JOBS, Kind, Scope
 from trainyard.k8s.client import ApiError
 
 pytestmark = pytest.mark.unit
@@ -142,6 +142,13 @@ def test_what_mounts_the_claims_is_deleted_at_its_root_and_once() -> None:
         "/api/v1/namespaces/web/pods/shell": {"propagationPolicy": "Foreground"},
         "/api/v1/namespaces/training/pods/debug": {"propagationPolicy": "Foreground"},
     }
+
+
+def test_trainjobs_are_deleted_in_background_unlike_other_jobs() -> None:
+    cluster = served(Scope())
+    cluster.delete(TRAIN_JOBS, "train-r1")
+    cluster.delete(PYTORCH_JOBS, "train-r1")
+    assert [body["propagationPolicy"] for body in cluster.deleted.values()] == ["Background", "Foreground"]
 
 
 def test_in_a_given_cluster_pods_of_others_are_left_alone() -> None:

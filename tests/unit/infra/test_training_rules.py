@@ -236,3 +236,33 @@ def test_a_size_that_is_no_quantity_is_one_line_with_its_key(key: str) -> None:
     run = {"pool": "small", "minNodes": 1, "maxNodes": 4}
     (line,) = mistakes(with_({"training": {**run, key: ""}}))
     assert line.startswith(f"trainyard:training.{key}: ")
+
+
+def test_run_has_pytorchjobs_unless_stack_file_names_trainjobs() -> None:
+    assert asked(with_training()).backend == "pytorchjob"
+    assert asked(with_training(backend="trainjob")).backend == "trainjob"
+
+
+def test_elastic_shape_with_trainjobs_is_refused() -> None:
+    assert settings(with_training(shape="elastic")).training_operator
+    (line,) = mistakes(with_training(shape="elastic", backend="trainjob"))
+    assert line.startswith("trainyard:training.shape: is elastic, and backend is trainjob")
+    (line,) = mistakes(with_training(shape="elastic", backend="mpijob"))
+    assert line.startswith("trainyard:training.backend: 'mpijob'")
+
+
+@pytest.mark.parametrize(
+    ("backend", "mpi", "operator", "trainer"),
+    [
+        ("pytorchjob", False, True, False),
+        ("trainjob", False, False, True),
+        ("trainjob", True, True, True),
+        (None, False, True, False),
+    ],
+)
+def test_stack_has_operators_of_jobs_that_it_runs(
+    backend: str | None, mpi: bool, operator: bool, trainer: bool
+) -> None:
+    config = with_training(backend=backend) if backend else with_({})
+    found = settings({**config, "trainyard:mpi": mpi})
+    assert (found.training_operator, found.kubeflow_trainer) == (operator, trainer)

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from components.documents import versions
-from local.tools import TOOLS
+from local.tools import OPTIONAL_TOOLS, TOOLS
 
 pytestmark = pytest.mark.unit
 
@@ -16,6 +16,7 @@ PINS = {name: value for name, value in vars(versions).items() if name.isupper() 
 BY_TAG = {
     "DEVICE_PLUGIN_IMAGE",
     "KUBECTL_DELIVERY_IMAGE",
+    "KUBEFLOW_TRAINER_IMAGE",
     "NEURON_PLUGIN_IMAGE",
     "TRAINING_OPERATOR_IMAGE",
 }
@@ -55,3 +56,5 @@ def test_a_charts_address_has_no_tag_and_its_version_is_one(chart: str) -> None:
 def test_the_local_cloud_runs_what_stacks_pin() -> None:
     assert TOOLS["karpenter"].version == f"v{versions.KARPENTER}"
     assert TOOLS["training-operator"].version == versions.TRAINING_OPERATOR
+    assert OPTIONAL_TOOLS["kubeflow-trainer"].version == versions.KUBEFLOW_TRAINER
+    assert OPTIONAL_TOOLS["jobset"].version == versions.JOBSET

@@ -102,6 +102,7 @@ def test_trainjob_manager_listens_on_the_pods_address(images: Images, image: str
         "--config=/c.yaml",
         "--zap-log-level=2",
     )
+    assert found.binary == str(images.tools / program), "the container does not see it"
     assert found.ports == {}
 
 

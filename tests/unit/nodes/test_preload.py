@@ -75,5 +75,5 @@ def test_preload_without_compiler_fails_make_up(programs: Path, monkeypatch: pyt
     monkeypatch.setattr(commands, "ensure", lambda *_: pytest.fail("tools are built"))
     monkeypatch.setattr(commands, "refuse_foreign", lambda _: None)
     with pytest.raises(ToolError) as caught:
-        commands.start_local_cloud()
+        commands.start_local_cloud({})
     assert without_compiler(str(caught.value))

@@ -15,10 +15,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from local.home import CHECKOUT, Home
 from local.nodes import dockerfile, environment, sandbox
-from local.nodes.images import Program, image_environment
+from local.nodes.images import Program, image_environment, manager, write_helpers
 from local.nodes.process import Ended, Process
 from local.nodes.volumes import PodVolumes, find_unreadable
 
@@ -45,6 +46,7 @@ class World:
         self.users: dict[str, int] = {}  # that the image makes
         self.mounts: dict[str, dict[str, str]] = {}  # further fields of volume mounts, by name
         self.working_directory = "/"
+        self.program: Program | None = None  # in place of the interpreter
 
     def plan(
         self, user: int, argv: list[str], mounts: dict[str, Path], context: str
@@ -63,7 +65,7 @@ class World:
         volumes = PodVolumes(pod)  # type: ignore[arg-type]
         volumes.directories |= mounts
         mounted = [{"name": name, "mountPath": f"/{name}", **self.mounts.get(name, {})} for name in mounts]
-        program = Program("process", (sys.executable,), context=context)
+        program = self.program or Program("process", (sys.executable,), context=context)
         variables = environment.complete({}, image_environment(), {}, "pod", "127.64.0.1", user, self.users)
         return directory, {
             **volumes.plan({"name": "main", "volumeMounts": mounted}, program),
@@ -194,6 +196,26 @@ def test_container_reads_no_file_of_root_alone(world: World) -> None:
     assert "/etc/shadow" in found
     program = f"print([each for each in {found!r} if os.path.exists(each) and open(each).read()])"
     assert world.python(POD_USER, f"import os; {program}").strip() == "[]"
+
+
+def test_manager_starts_with_its_configuration_in_a_container(world: World, tmp_path: Path) -> None:
+    # Like a tool: a link in the cloud's state to a program in the cache, both of which a container does not see.
+    binary, link = tmp_path / "cache" / "manager", world.home.bin / "jobset-manager"
+    binary.parent.mkdir()
+    binary.write_text('#!/bin/sh\nexec cat "${1#--config=}"\n')
+    binary.chmod(0o755)
+    helpers = write_helpers(world.home.bin)
+    link.symlink_to(binary)
+    configuration = tmp_path / "configuration"
+    configuration.mkdir()
+    (configuration / "file.yaml").write_text("leaderElection: {leaderElect: true}\n")
+    container = {"command": ["/manager"], "args": ["--config=/configuration/file.yaml"]}
+    world.program = manager(container, link, helpers, "127.96.0.2")
+    ended, output = world.run(POD_USER, list(world.program.argv), configuration=configuration)
+    assert ended.code == 0, f"{output} {ended.message}"
+    found = yaml.safe_load(output)
+    assert found["leaderElection"] == {"leaderElect": True}
+    assert found["webhook"] == {"port": 9443, "host": "127.96.0.2"}
 
 
 def test_volumes_keep_what_is_written_to_them(world: World, tmp_path: Path) -> None:

@@ -176,3 +176,19 @@ def test_the_process_ends_without_a_word_when_the_engine_interrupts_it(number: s
         process.wait()
     assert process.returncode == 0
     assert said == ("", "")
+
+
+DEEP_REQUEST = """
+import functools
+from google.protobuf import struct_pb2
+from local.plugins import protos
+request = protos.provider.CheckRequest()
+request.news.update(functools.reduce(lambda inner, _: {"a": inner}, range(60), {"a": 1}))
+protos.provider.CheckRequest.FromString(request.SerializeToString())
+"""
+
+
+def test_plugin_reads_objects_as_deep_as_definitions_of_jobsets() -> None:
+    # In a process of its own: the Pulumi SDK, which other tests import, sets the same limit.
+    answer = subprocess.run([sys.executable, "-c", DEEP_REQUEST], capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 0, answer.stderr

@@ -32,6 +32,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "policies.md"
 RECORDINGS = sorted((Path(__file__).parents[2] / "integration" / "graph" / "states").glob("*/*.json"))
 # Objects of Karpenter's chart, which recordings do not have.
 NOT_RECORDED = {
+    "kubernetes:admissionregistration.k8s.io/v1:MutatingWebhookConfiguration",
     "kubernetes:admissionregistration.k8s.io/v1:ValidatingAdmissionPolicy",
     "kubernetes:admissionregistration.k8s.io/v1:ValidatingAdmissionPolicyBinding",
     "kubernetes:policy/v1:PodDisruptionBudget",

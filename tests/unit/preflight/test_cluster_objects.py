@@ -102,6 +102,7 @@ def daemon_set(name: str, image: str = "a", **pod: Any) -> dict[str, Any]:
 
 
 LUSTRE = {"storage": {"lustre": {"capacityGiB": 1200}}}
+TRAINJOB = {"training": {"pool": "small", "minNodes": 1, "maxNodes": 1, "backend": "trainjob"}}
 QUEUE = {"queues": [{"name": "research", "pool": "small"}]}
 
 
@@ -115,6 +116,10 @@ QUEUE = {"queues": [{"name": "research", "pool": "small"}]}
          ["has Karpenter already (", "has Kubeflow's training operator already"]),
         ([f"{CRDS}/mpijobs.kubeflow.org", f"{CRDS}/torchrunjobs.torchrun.ai", TORCHRUN], {}, []),
         ([f"{CRDS}/mpijobs.kubeflow.org"], {"mpi": True}, ["an operator for MPIJobs"]),
+        ([f"{CRDS}/jobsets.jobset.x-k8s.io", f"{CRDS}/trainjobs.trainer.kubeflow.org"], {}, []),
+        ([f"{CRDS}/jobsets.jobset.x-k8s.io", f"{CRDS}/pytorchjobs.kubeflow.org", "/api/v1/namespaces/kubeflow",
+          "/api/v1/namespaces/kubeflow-system"], TRAINJOB,
+         ["has JobSet already (jobsets.jobset.x-k8s.io)", "has the namespace kubeflow-system already"]),
         ([f"{CRDS}/torchrunjobs.torchrun.ai", TORCHRUN], QUEUE,
          ["a controller of torchrun jobs", "the namespace torchrun-system already"]),
         (["/api/v1/namespaces/training"], {}, ["has the namespace training already"]),

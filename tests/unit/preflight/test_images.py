@@ -93,6 +93,10 @@ def test_images_are_those_that_the_stack_pulls() -> None:
     mirrored = names(images={"mirror": f"{ECR}/mirror"}, mpi=True, debugPod=True)
     assert {"kubectlDelivery", "debug", "trainingOperator"} <= set(mirrored)
     assert mirrored["debug"] == "trainyard:images.mirror"
+    run = {"pool": "small", "minNodes": 1, "maxNodes": 1, "backend": "trainjob"}
+    assert {"kubeflowTrainer", "jobset"} <= names(training=run).keys()
+    assert not {"kubeflowTrainer", "jobset"} & mirrored.keys()
+    assert "trainingOperator" not in names(training=run, images={"mirror": f"{ECR}/mirror"})
     queue = {"name": "theirs", "pool": "small", "image": own}
     assert names(queues=[queue])["theirs"] == "trainyard:queues[0].image"
 
