@@ -20,6 +20,7 @@ from components.documents.launch import Candidate
 from components.documents.lustre import PERSISTENT_1
 from components.documents.setting_changes import find_changes
 from infra.settings import ExistingCluster, Lustre, Settings, Training
+from trainyard.k8s.names import BACKEND_PYTORCHJOB
 
 Value = Callable[[Settings], Any]
 
@@ -110,6 +111,7 @@ FIXED: Final[dict[str, Value]] = {
     "storage.lustre.zone": _created_lustre_value(lambda x: x.zone),
     "storage.lustre.efa": _created_lustre_value(lambda x: x.efa),
 }
+BACKEND_KEY: Final = "trainyard:training.backend"
 FIXED_SETTINGS_TYPE: Final = "pulumi-python:dynamic/settings:Fixed"
 STARTED_RUN_TYPE: Final = "pulumi-python:dynamic/settings:StartedRun"
 FILE_SYSTEM_TYPE: Final = "aws:fsx/lustreFileSystem:LustreFileSystem"
@@ -187,6 +189,8 @@ def find_refused_changes(settings: Settings, deployment: Mapping[str, Any]) -> d
             found |= find_changes(inputs.get("values") or {}, fixed_values(settings))
         elif each["type"] == FILE_SYSTEM_TYPE:
             found |= _refuse_smaller(settings.storage.lustre, inputs)
+        elif each["type"] == STARTED_RUN_TYPE:
+            found |= _refuse_backend(settings.training, inputs)
         elif each["type"] == CLUSTER_TYPE and settings.cluster.existing is None:
             found |= _refuse_version(settings.cluster.version, inputs.get("version"))
     return found
@@ -211,6 +215,22 @@ def _refuse_smaller(configured: Lustre | None, inputs: Mapping[str, Any]) -> dic
         )
         for key, (before, now) in current.items()
         if now < before
+    }
+
+
+def _refuse_backend(training: Training | None, inputs: Mapping[str, Any]) -> dict[str, str]:
+    """Refuse another backend for a started run: without its operator, its job is deleted and its launcher fails."""
+    if training is None or training.run_id is None or inputs.get("runId") != training.run_id:
+        return {}
+    # An earlier version of the program had only one backend, and did not record it.
+    before = (inputs.get("values") or {}).get(BACKEND_KEY, BACKEND_PYTORCHJOB)
+    if training.backend == before:
+        return {}
+    return {
+        BACKEND_KEY: (
+            f"is '{training.backend}', but run {training.run_id} was started with '{before}', and would lose its"
+            " operator and its job. When it has ended, set trainyard:training.runId to another name, too"
+        )
     }
 
 

@@ -187,6 +187,28 @@ def test_what_can_only_grow_is_refused_by_the_resource_in_the_state(
     ] == ([key] if key else [])
 
 
+@pytest.mark.parametrize(
+    ("started", "run_id", "backend", "refused"),
+    [
+        ({"runId": "r1", "values": {}}, "r1", "trainjob", True),
+        ({"runId": "r1", "values": {"trainyard:training.backend": "trainjob"}}, "r1", "pytorchjob", True),
+        ({"runId": "r1", "values": {"trainyard:training.backend": "trainjob"}}, "r1", "trainjob", False),
+        ({"runId": "r1", "values": {}}, "r1", "pytorchjob", False),
+        ({"runId": "r1", "values": {}}, "r2", "trainjob", False),
+        ({"runId": "r1", "values": {}}, None, "trainjob", False),
+    ],
+)
+def test_another_backend_for_a_started_run_is_refused(
+    started: dict[str, Any], run_id: str | None, backend: str, refused: bool
+) -> None:
+    run = {"pool": "small", "minNodes": 1, "maxNodes": 1, "backend": backend}
+    given = settings(with_({"training": {**run, **({"runId": run_id} if run_id else {})}}))
+    there = {"resources": [{"type": STARTED_RUN_TYPE, "inputs": started}]}
+    found = find_refused_changes(given, there)
+    assert list(found) == (["trainyard:training.backend"] if refused else [])
+    assert all("run r1 was started with" in text and "training.runId" in text for text in found.values())
+
+
 def test_the_record_refuses_in_the_engine_what_the_state_does_not_have() -> None:
     old = {"values": {"trainyard:network.cidr": "10.64.0.0/16"}}
     new = {"values": {"trainyard:network.cidr": "10.65.0.0/16"}}
