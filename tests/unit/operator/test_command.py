@@ -78,7 +78,7 @@ def test_build_command_plain_program_runs_under_torchrun() -> None:
         "--rdzv-id=u1-0", "--max-restarts=0", "--tee=3", "--no-python", "python", "train.py", "--lr", "1",
     )  # fmt: skip
     # torchrun does not expand the first word.
-    assert build_command("'a$b' 'c$d'", (), ALONE).words[-2:] == ("a$$b", "c$$$$d")
+    assert build_command("'a$b' 'c$d'", (), ALONE, "torchrun").words[-2:] == ("a$$b", "c$$$$d")
     # torch's own timeout is 60 s.
     assert built.environment == {"PET_RDZV_CONF": "join_timeout=604800,read_timeout=604800"}
 
