@@ -20,6 +20,9 @@ from trainyard.components.service_accounts import BucketAccess, ServiceAccounts,
 
 config = pulumi.Config()
 region = pulumi.Config("aws").require("region")
+protect = config.get_bool("protect") is not False
+# Arguments for copies of Karpenter's charts, such as {chart, crd_chart, version}.
+charts = config.get_object("karpenterCharts") or {}
 name = f"platform-{pulumi.get_stack()}"
 tags = {"team": "ml", **stack_tags(pulumi.get_project(), pulumi.get_stack())}
 pool = make_pool(find("g5.2xlarge"), name="gpu", zone=f"{region}b", max_nodes=4)
@@ -29,7 +32,12 @@ group = iam.control_plane_group(name)
 keys = Encryption(
     name,
     EncryptionArgs(
-        cluster=name, region=region, principal_arn=roles.worker.arn, log_groups=(group,), tags=tags
+        cluster=name,
+        region=region,
+        principal_arn=roles.worker.arn,
+        log_groups=(group,),
+        protect=protect,
+        tags=tags,
     ),
 )
 zones = (f"{region}a", f"{region}b")
@@ -46,6 +54,7 @@ cluster = Cluster(
         public_subnet_ids=network.public_subnet_ids,
         public_access_cidrs=tuple(config.require_object("publicAccessCidrs")),
         administrators=tuple(config.require_object("administrators")),
+        deletion_protection=protect,
         secrets_key_arn=keys.secrets_key_arn,
         logs_key_arn=keys.logs_key_arn,
         system_role=roles.system,
@@ -71,6 +80,7 @@ karpenter = Karpenter(
         node_role_arn=roles.worker.arn,
         after=alive,
         tags=tags,
+        **charts,
         **issuer,
     ),
     in_cluster,

@@ -80,22 +80,6 @@ PULUMI = Tool(
     packages=("cmd/pulumi",),
     binaries={"pulumi": "pulumi"},
     variables={"github.com/pulumi/pulumi/sdk/v3/go/common/version.Version": "v3.250.0"},
-    # The release's checksums, as github.com/Victorthedev/DriftFinder has them in its Dockerfile, which installs these
-    # archives. Only `pulumi` is taken: the Python host of the archive is not the tested one (LANGUAGE_PYTHON).
-    release=Release(
-        version="3.250.0",
-        archives={
-            X86: Archive(
-                url="https://github.com/pulumi/pulumi/releases/download/v3.250.0/pulumi-v3.250.0-linux-x64.tar.gz",
-                checksum="sha256:8916fd36ccc96adbd45ca679194b685e3b767d94502ae05610878a6d9870b8f3",
-            ),
-            ARM: Archive(
-                url="https://github.com/pulumi/pulumi/releases/download/v3.250.0/pulumi-v3.250.0-linux-arm64.tar.gz",
-                checksum="sha256:deb4bf0d05b4cbaf3adcf82ffa44039ad0ebf039e33338ead8136877a437b4e5",
-            ),
-        },
-        programs={"pulumi": "pulumi"},
-    ),
     on_path={"pulumi": OnPath(arguments=("version",), accepts=exactly)},
     lock=LOCAL_CLOUD,
 )

@@ -136,7 +136,8 @@ def test_what_has_no_limit_is_printed_beside_the_figures() -> None:
 def test_the_command_names_what_was_missed_keeps_every_number_and_ends_with_1(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def measured(_place: Path, raw: dict[str, Any]) -> Rows:
+    def measured(_place: Path, raw: dict[str, Any], *, gpu_alone: bool) -> Rows:
+        assert not gpu_alone
         raw["ends"] = [1.0, 2.0]
         yield from ends(15.1, 9.9)
 
@@ -150,7 +151,8 @@ def test_the_command_names_what_was_missed_keeps_every_number_and_ends_with_1(
 def test_a_part_that_fails_leaves_the_numbers_of_those_before_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def measured(_place: Path, raw: dict[str, Any]) -> Rows:
+    def measured(_place: Path, raw: dict[str, Any], *, gpu_alone: bool) -> Rows:
+        assert not gpu_alone
         raw["ends"] = [1.0, 2.0]
         yield from ends(14.9, 9.9)
         raise SystemExit("a training ended before its first step")

@@ -281,7 +281,7 @@ def test_wrong_setting_is_one_line(setting: str) -> None:
 
 def test_every_release_is_complete() -> None:
     releases = {name: tool for name, tool in (TOOLS | OPTIONAL_TOOLS).items() if tool.release}
-    assert set(releases) == {"kubernetes", "etcd", "pulumi", "helm"}
+    assert set(releases) == {"kubernetes", "etcd", "helm"}
     for name, tool in releases.items():
         assert tool.release is not None
         assert tool.release.version == tool.number, f"{name}: find the checksums of {tool.number}"
