@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.operator.life import Life
 from trainyard.operator.api.job import parse_job
-from trainyard.operator.launcher_detection import Detection, detect_launcher, find_conflict
+from trainyard.operator.launcher_detection import detect_launcher, find_conflict
 from trainyard.operator.resources import Size
 
 pytestmark = pytest.mark.unit
@@ -241,11 +241,10 @@ SIZES = {
 }
 
 
-def conflict(found: Detection, size: str, launcher: str = "") -> tuple[str, str]:
-    spec = {"jobQueue": "q", "numGPUs": 16, "command": "x", **({"launcher": launcher} if launcher else {})}
-    job, problems = parse_job(spec)
+def conflict(command: str, size: str, **spec: Any) -> tuple[str, str]:
+    job, problems = parse_job({"jobQueue": "q", "numGPUs": 16, "command": command, **spec})
     assert job is not None, problems
-    return find_conflict(job, found, SIZES[size], "c10d")
+    return find_conflict(job, detect_launcher(command, (), SCRIPTS.get), SIZES[size], "c10d")
 
 
 @pytest.mark.parametrize(
@@ -281,7 +280,7 @@ starts colossalai run: colossalai run train.py
 """),
 )
 def test_find_conflict_wrong_flag_is_named(expected: str, command: str) -> None:
-    place, wrong = conflict(detect_launcher(command, (), SCRIPTS.get), "two")
+    place, wrong = conflict(command, "two")
     assert expected in wrong
     assert place == (command.removeprefix("bash ") if command.endswith(".sh") else "spec.command")
 
@@ -308,22 +307,20 @@ two: tune run x
 """),
 )
 def test_find_conflict_matching_flags_is_empty(size: str, command: str) -> None:
-    assert conflict(detect_launcher(command), size) == ("", "")
+    assert conflict(command, size) == ("", "")
 
 
-@pytest.mark.parametrize(("value", "place"), [("0", ""), ("1", "spec.env")])
-def test_find_conflict_switch_in_env_counts_if_set(value: str, place: str) -> None:
-    variables = [{"name": "PET_STANDALONE", "value": value}]
-    job, _ = parse_job({"jobQueue": "q", "numGPUs": 16, "command": "x", "env": variables})
-    assert job is not None
-    assert find_conflict(job, detect_launcher("python train.py"), SIZES["two"], "c10d")[0] == place
+def test_find_conflict_switch_in_env_counts_if_set() -> None:
+    for value, place in (("0", ""), ("1", "spec.env")):
+        variables = [{"name": "PET_STANDALONE", "value": value}]
+        assert conflict("python train.py", "two", env=variables)[0] == place
 
 
 def test_find_conflict_launcher_none_accepts_own_nodes() -> None:
     own = "accelerate launch --num_machines 2 --machine_rank $TORCHRUN_NODE_RANK train.py"
-    assert conflict(detect_launcher(own), "two", "none") == ("", "")
-    wrong = "accelerate launch --num_machines 1 train.py"
-    assert "the job has 2 nodes. It must be 2" in conflict(detect_launcher(wrong), "two", "none")[1]
+    assert conflict(own, "two", launcher="none") == ("", "")
+    wrong = conflict("accelerate launch --num_machines 1 train.py", "two", launcher="none")[1]
+    assert "the job has 2 nodes. It must be 2" in wrong
 
 
 @pytest.mark.parametrize(
