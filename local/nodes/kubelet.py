@@ -58,6 +58,21 @@ def _http_error(kind: type[web.HTTPError], message: str) -> web.HTTPError:
     return kind(text=remote.error_status(kind.status_code, message), content_type="application/json")
 
 
+class _TakenConnection(asyncio.StreamReaderProtocol):
+    """The streams of a connection that is no HTTP connection any more.
+
+    The HTTP server still counts the connection, so it must know when the connection ends.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, request: web.Request) -> None:
+        super().__init__(reader, loop=asyncio.get_running_loop())
+        self._http = request.protocol
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        self._http.connection_lost(error)
+
+
 async def take_connection(request: web.Request) -> port_forward.Connection:
     """Return the connection of a request, which then is no HTTP connection any more.
 
@@ -69,7 +84,7 @@ async def take_connection(request: web.Request) -> port_forward.Connection:
         raise ConnectionResetError("the client has disconnected")
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(loop=loop)
-    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    protocol = _TakenConnection(reader, request)
     transport.set_protocol(protocol)
     protocol.connection_made(transport)
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)

@@ -19,6 +19,11 @@ from dataclasses import dataclass, field
 
 PROTOCOL = "portforward.k8s.io"
 CHUNK = 1 << 15
+CONNECT_SECONDS = 10.0
+# The data that waits for a pod's program, before all connections of the session wait for it.
+PENDING_BYTES = 1 << 24
+# A compressed block may be a thousand times as long.
+HEADER_BYTES = 1 << 16
 DATA, SYN_STREAM, SYN_REPLY, RST_STREAM, PING, GOAWAY = 0, 1, 2, 3, 6, 7
 CONTROL, FIN = 0x80030000, 1
 PROTOCOL_ERROR = 1
@@ -84,11 +89,11 @@ class Forward:
     output: asyncio.Task[None] | None = None
 
     def close(self) -> None:
-        """Close the pod's side."""
+        """Close the pod's side, without the data that its program has not read."""
         if self.output is not None:
             self.output.cancel()
         if self.writer is not None:
-            self.writer.close()
+            self.writer.transport.abort()
 
 
 class Session:
@@ -128,7 +133,9 @@ class Session:
     async def _open(self, payload: bytes) -> None:
         """Accept a stream, and connect to the pod when a connection has both."""
         (stream,) = struct.unpack_from(">I", payload)
-        headers = parse_headers(self._inflate.decompress(payload[10:]))
+        headers = parse_headers(self._inflate.decompress(payload[10:], HEADER_BYTES))
+        if self._inflate.unconsumed_tail:
+            raise zlib.error(f"the headers of stream {stream} have more than {HEADER_BYTES} bytes")
         kind, port = headers.get("streamtype", ""), headers.get("port", "")
         if kind not in ("error", "data") or not (port.isdecimal() and 0 < int(port) < 1 << 16):
             self.writer.write(control_frame(RST_STREAM, struct.pack(">II", stream, PROTOCOL_ERROR)))
@@ -144,11 +151,14 @@ class Session:
     async def _connect(self, forward: Forward) -> None:
         stream = forward.streams["data"]
         try:
-            reader, forward.writer = await self.connect(forward.port)
+            async with asyncio.timeout(CONNECT_SECONDS):
+                reader, forward.writer = await self.connect(forward.port)
         except OSError as error:
-            message = f"error forwarding port {forward.port} to pod {self.pod}: {error}"
+            reason = str(error) or f"no connection within {CONNECT_SECONDS:g} s"  # a TimeoutError has no text
+            message = f"error forwarding port {forward.port} to pod {self.pod}: {reason}"
             self._finish(forward, message.encode())
             return
+        forward.writer.transport.set_write_buffer_limits(PENDING_BYTES)
         self.by_stream[stream] = forward
         forward.output = asyncio.create_task(self._send(forward, reader))
 
@@ -183,9 +193,14 @@ class Session:
             pass
 
     def _end(self, stream: int) -> None:
+        """Close a connection whose data stream was reset. The client still waits for the end of the error stream.
+
+        Source: k8s.io/client-go, tools/portforward/portforward.go, handleConnection.
+        """
         forward = self.by_stream.pop(stream, None)
         if forward is not None:
             forward.close()
+            self.writer.write(data_frame(forward.streams["error"], b"", FIN))
 
 
 async def serve(client: Connection, connect: Connect, pod: str) -> None:

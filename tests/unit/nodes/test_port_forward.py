@@ -98,6 +98,8 @@ def forward(pki: Path, client: Callable[[Client, int], Awaitable[None]]) -> None
             assert "\r\nx-stream-protocol-version: portforward.k8s.io\r\n" in head
             await client(Client(reader, writer), port)
             writer.close()
+            while kubelet._runner is None or kubelet._runner.server.connections:
+                await asyncio.sleep(0.01)  # the server forgets the connection
         finally:
             await kubelet.stop()
             server.close()
@@ -162,15 +164,61 @@ def test_port_forward_reset_or_goaway_closes_the_pods_side() -> None:
         client.connect(5, port, "1")
         writer.write(spdy.control_frame(spdy.RST_STREAM, struct.pack(">II", reset, 5)))
         writer.write(spdy.control_frame(spdy.GOAWAY, bytes(8)))
-        ignored: Any = SimpleNamespace(write=lambda _: None)
+        sent: list[bytes] = []
+        outgoing: Any = SimpleNamespace(write=sent.append)
         connect = partial(asyncio.open_connection, "127.0.0.1")
-        await spdy.Session((incoming, ignored), connect, "one").run()
+        await spdy.Session((incoming, outgoing), connect, "one").run()
+        # client-go waits for the end of the error stream after a reset.
+        assert spdy.data_frame(1, b"", spdy.FIN) in sent
+        assert spdy.data_frame(5, b"", spdy.FIN) not in sent
         while len(closed) < 2:
             await asyncio.sleep(0.01)
         server.close()
 
     asyncio.run(asyncio.wait_for(run(), SECONDS))
     assert closed == [b"", b""]
+
+
+def test_port_forward_of_unread_data_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spdy, "CONNECT_SECONDS", 0.05)
+    held: list[asyncio.StreamWriter] = []
+
+    async def run() -> None:
+        async def hold(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            held.append(writer)  # never read
+
+        async def connect(port: int) -> Any:
+            if port == 1:
+                await asyncio.sleep(SECONDS)
+            return await asyncio.open_connection("127.0.0.1", port)
+
+        server = await asyncio.start_server(hold, "127.0.0.1", 0, limit=1)
+        incoming, frames = asyncio.StreamReader(), asyncio.StreamReader()
+        outgoing: Any = SimpleNamespace(write=frames.feed_data, drain=partial(asyncio.sleep, 0))
+        writer: Any = SimpleNamespace(write=incoming.feed_data)
+        client, port = Client(frames, writer), server.sockets[0].getsockname()[1]
+        data = client.connect(1, port)
+        for _ in range(12):
+            client.send(data, bytes(1 << 20))
+        client.connect(5, 1, "1")
+        session = asyncio.create_task(spdy.Session((incoming, outgoing), connect, "one").run())
+        await client.read_until(lambda: 5 in client.ended)
+        assert client.received[5] == b"error forwarding port 1 to pod one: no connection within 0.05 s"
+        incoming.feed_eof()
+        await session
+        for each in held:
+            each.transport.abort()
+        server.close()
+
+    asyncio.run(asyncio.wait_for(run(), SECONDS))
+
+
+def test_port_forward_with_endless_headers_ends_the_session(pki: Path) -> None:
+    async def client(client: Client, port: int) -> None:
+        client.open(1, streamtype="error", port=str(port), requestid="0" * (1 << 20))
+        assert await client.reader.read() == b""
+
+    forward(pki, client)
 
 
 def test_port_forward_without_spdy_is_refused(pki: Path) -> None:
