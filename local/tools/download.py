@@ -10,6 +10,7 @@ import hashlib
 import http.client
 import json
 import os
+import re
 import shutil
 import tarfile
 import threading
@@ -19,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from local.tools.build import MEGABYTE, RECORD, Built, install_directory
 from local.tools.errors import ToolError
@@ -32,8 +34,8 @@ REACHABLE_SECONDS = 4.0
 # The longest silence of a server during a download.
 SILENCE_SECONDS = 30.0
 CHUNK_BYTES = 1 << 20
-# What a broken connection raises, in the middle of a body too.
-NETWORK_ERRORS = (OSError, http.client.HTTPException)
+# What a broken connection raises, in the middle of a body too. A malformed proxy is a ValueError.
+NETWORK_ERRORS = (OSError, http.client.HTTPException, ValueError)
 
 
 class DownloadBroken(Exception):
@@ -53,12 +55,27 @@ def address_of(archive: Archive, environment: Mapping[str, str] = os.environ) ->
         return None
     if setting.lower() in ON:
         return archive.url
-    if not setting.startswith(("http://", "https://")):
+    if not _is_mirror(setting):
+        without_password = re.sub("//.*@", "//...@", setting)
         raise ToolError(
-            f"{SETTING}: {setting!r} must be no, or the http or https address of a mirror. Unset it to download from "
-            "the projects themselves"
+            f"{SETTING}: {without_password!r} must be no, or the http or https address of a mirror, without a user. "
+            "Unset it to download from the projects themselves"
         )
     return f"{setting.rstrip('/')}/{archive.url.removeprefix('https://')}"
+
+
+def _is_mirror(address: str) -> bool:
+    """Return whether this is an address that can be opened. urllib supports no user in it."""
+    try:
+        parts = urlsplit(address)
+        return (
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and parts.port != 0
+            and not parts.username
+        )
+    except ValueError:  # a wrong port, or half of an IPv6 address
+        return False
 
 
 def reachable(addresses: Sequence[str], seconds: float = REACHABLE_SECONDS) -> set[str]:

@@ -273,10 +273,24 @@ def test_setting_names_a_mirror_or_turns_downloads_off(setting: str | None, addr
     assert download.address_of(Archive(url=URL, checksum=""), environment) == address
 
 
-@pytest.mark.parametrize("setting", ["maybe", "ftp://mirror", "file:///etc"])
+@pytest.mark.parametrize(
+    "setting", ["maybe", "ftp://mirror", "file:///etc", "http://", "http://[bad/", "https://mirror:80a"]
+)
 def test_wrong_setting_is_one_line(setting: str) -> None:
-    with pytest.raises(ToolError, match=rf"^{download.SETTING}: '{setting}' must be no, or the http"):
+    expected = rf"^{download.SETTING}: '{re.escape(setting)}' must be no, or the http"
+    with pytest.raises(ToolError, match=expected):
         download.address_of(Archive(url=URL, checksum=""), {download.SETTING: setting})
+
+
+def test_password_of_a_mirror_is_refused_and_not_shown() -> None:
+    with pytest.raises(ToolError, match=r"'https://...@mirror/x' must be .* without a user"):
+        download.address_of(Archive(url=URL, checksum=""), {download.SETTING: "https://me:secret@mirror/x"})
+
+
+def test_malformed_proxy_is_an_error_of_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http:/127.0.0.1:1")
+    with pytest.raises(download.DownloadBroken, match="no authority"):
+        download._receive("http://example.org/x", tmp_path / "x", "sha256", lambda _text: None)
 
 
 def test_every_release_is_complete() -> None:
