@@ -10,6 +10,7 @@ import socket
 import tarfile
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -289,6 +290,7 @@ def test_password_of_a_mirror_is_refused_and_not_shown() -> None:
 
 def test_malformed_proxy_is_an_error_of_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http:/127.0.0.1:1")
+    monkeypatch.setattr(urllib.request, "_opener", None)  # it keeps the proxies of its first use
     with pytest.raises(download.DownloadBroken, match="no authority"):
         download._receive("http://example.org/x", tmp_path / "x", "sha256", lambda _text: None)
 
