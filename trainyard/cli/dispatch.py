@@ -39,6 +39,8 @@ ACCOUNT_CHECKS = {
 }
 # The commands of `python -m local` with the same names.
 LOCAL_COMMANDS = {"status": ("local", "status"), "logs": ("local", "logs")}
+# Variables with a path, which is relative to the user's working directory. Most child processes run in the checkout.
+PATHS = ("TRAINYARD_HOME", "TRAINYARD_CACHE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 # A user error ends in one line and exit code 1.
 EXPECTED = (
     AnswerError,
@@ -71,6 +73,9 @@ def message(error: OSError) -> str:
 def run(arguments: argparse.Namespace) -> int:
     """Run one command. A user error ends in one line and exit code 1."""
     try:
+        for name in PATHS:
+            if value := os.environ.get(name):
+                os.environ[name] = str(Path(value).expanduser().absolute())
         if words := LOCAL_COMMANDS.get(arguments.command):
             _become(*words, *_local_options(arguments))
         check_name(arguments.stack)

@@ -145,6 +145,15 @@ def test_submit_to_a_stack_that_is_not_up_says_which_exist(
     assert fact in capsys.readouterr().err
 
 
+def test_relative_home_is_that_of_the_users_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRAINYARD_HOME", "home")
+    assert dispatch.run(parse(["drift"])) == 1
+    assert os.environ["TRAINYARD_HOME"] == str(tmp_path / "home")
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_script_of_each_shell_asks_the_program(shell: str) -> None:
     assert " __complete " in script(shell)
