@@ -39,7 +39,15 @@ from trainyard.cli.fabric_check import FabricCheck
 from trainyard.cli.follow import Follower, JobGoneError, Run
 from trainyard.cli.make_variables import user_command, user_variable
 from trainyard.cli.model import fetch_model
-from trainyard.cli.next_steps import kubectl, places, removed_context, run_end, shown, unwatched
+from trainyard.cli.next_steps import (
+    kubectl,
+    local_command,
+    places,
+    removed_context,
+    run_end,
+    shown,
+    unwatched,
+)
 from trainyard.cli.node_checks import NodeChecks
 from trainyard.cli.output import OUTPUT
 from trainyard.cli.pending_operations import identities
@@ -163,7 +171,7 @@ def _down(home: Home, stack: str, keep_data: bool) -> int:
         if kept:
             say(
                 f"stack {stack} is destroyed but for its data: {', '.join(kept)}; the local cloud stays up: "
-                "`.venv/bin/python -m local down` ends it, and this data with it"
+                f"`{local_command('down')}` ends it, and this data with it"
             )
             _report_context(home, before)
             return 0

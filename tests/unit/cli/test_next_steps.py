@@ -12,7 +12,7 @@ from trainyard.cli import aws_commands, commands
 from trainyard.cli.engine_run import Interrupted
 from trainyard.cli.follow import Follower, Result
 from trainyard.cli.make_variables import user_command
-from trainyard.cli.next_steps import places, run_end
+from trainyard.cli.next_steps import local_command, places, run_end
 
 pytestmark = pytest.mark.unit
 
@@ -54,6 +54,12 @@ def test_where_things_are_names_the_stacks_own_cluster(
         "-n training <pod>",
         f"kubeconfig: .local/kubeconfig, context trainyard-dev{note}",
     ]
+
+
+def test_local_command_runs_in_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert local_command("down") == ".venv/bin/python -m local down"
+    monkeypatch.chdir(tmp_path)
+    assert local_command("down") == f"cd {CHECKOUT} && .venv/bin/python -m local down"
 
 
 class Stack:
