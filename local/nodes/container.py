@@ -35,7 +35,9 @@ Run = Callable[[list[str], float], Awaitable[int]]
 
 async def probe_http(probe: Object, ip: str, port: int) -> str:
     """Send a GET request, without verification of a certificate. Return "" for 200 to 399, otherwise the error."""
-    url = f"{probe.get('scheme', 'HTTP').lower()}://{probe.get('host') or ip}:{port}{probe.get('path', '/')}"
+    # A path without the first slash is allowed (k8s.io/kubernetes, pkg/probe/http/request.go, formatURL).
+    path = "/" + probe.get("path", "/").removeprefix("/")
+    url = f"{probe.get('scheme', 'HTTP').lower()}://{probe.get('host') or ip}:{port}{path}"
     headers = {"User-Agent": "kube-probe"} | {h["name"]: h["value"] for h in probe.get("httpHeaders") or []}
     async with (
         aiohttp.ClientSession() as session,

@@ -43,6 +43,12 @@ def test_http_probe_status_200_to_399_succeeds(status: str, good: bool) -> None:
     assert b"X: y\r\n" in asked
 
 
+def test_http_probe_path_without_slash_is_that_of_the_root() -> None:
+    probe = {"httpGet": {"path": "ready", "port": 80}}
+    verdict, asked = asyncio.run(probe_server(b"HTTP/1.1 200 OK\r\n\r\n", probe))
+    assert (verdict, asked.startswith(b"GET /ready HTTP/1.1\r\n")) == ("", True)
+
+
 def test_probe_closed_port_failure_has_its_address() -> None:
     probe = {"tcpSocket": {"port": 1}}
     verdict = asyncio.run(container.probe_once(probe, "127.0.0.1", lambda _: 1, no_command))
