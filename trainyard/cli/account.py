@@ -61,16 +61,19 @@ def ask(question: str, stack: str, home: Home) -> int:
         DeployError: The local cloud did not start. The reason has been printed.
         ForeignCloudError: The environment has credentials of an AWS account.
         StackFileError: There is no such stack file.
+        ToolError: A module with charts or manifests can't be downloaded.
     """
     check_name(stack)
     refuse_foreign(os.environ, home)
-    read(find(stack))
+    document = read(find(stack))
     if running(home) is None:
         if question == LEFTOVERS:
             say(f"verify-clean of stack {stack}: {NOTHING_THERE}")
             return 0
         if subprocess.run([sys.executable, "-m", "local", "up"], cwd=ROOT).returncode != 0:
             raise DeployError("the local cloud did not start; see above")
+    # In the network of an ordinary user's local cloud nothing can be downloaded.
+    pinned_sources(document)
     # On in the local cloud's network, with its variables.
     words = ["-m", "local", "exec", "--", sys.executable, "-m", "trainyard.cli.account", question]
     return subprocess.run([sys.executable, *words, "--stack", stack, "--inside"], cwd=ROOT).returncode

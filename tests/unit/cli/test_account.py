@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,6 +52,22 @@ def test_leftovers_are_asked_of_the_deployed_file_and_preflight_of_the_new(
 def test_nothing_is_left_of_a_cloud_that_has_ended(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     assert account.ask("leftovers", "dev", home) == 0
     assert "nothing is left" in capsys.readouterr().out
+
+
+def test_modules_are_downloaded_before_the_clouds_network(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+
+    def run(words: list[str], **_options: Any) -> Any:
+        steps.append(words[3])
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(account, "running", lambda _home: "a process")
+    monkeypatch.setattr(account, "pinned_sources", lambda _document: steps.append("modules"))
+    monkeypatch.setattr(account.subprocess, "run", run)
+    assert account.ask("preflight", "dev", home) == 0
+    assert steps == ["modules", "exec"]
 
 
 def test_an_unknown_stack_is_refused_before_anything_is_started(home: Home) -> None:
