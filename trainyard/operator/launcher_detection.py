@@ -58,6 +58,13 @@ _WRAPPER_NAMES: Final = """
     pdm pipenv pixi poetry rye setsid stdbuf strace sudo taskset time timeout tini unbuffer uv uvx xargs
 """
 _WRAPPERS: Final = frozenset(_WRAPPER_NAMES.split())
+# Of the wrappers whose options are known, the short ones with a value (their manual pages); `-` is none.
+_SHORT_OPTIONS: Final = {
+    **dict.fromkeys(("builtin", "catchsegv", "command", "nohup", "setsid", "taskset", "unbuffer"), "-"),
+    **{"dumb-init": "r", "env": "Cu", "exec": "a", "ionice": "cn", "nice": "n", "numactl": "CNPimpw"},
+    **{"stdbuf": "eio", "strace": "EIOPSUXabeopsu", "sudo": "CDRTUghprtu", "time": "fo", "timeout": "ks"},
+    **{"tini": "ep", "xargs": "EILPadns"},
+}
 _VALUE_OPTION: Final = (
     r"-[CIPaceghknopstuw]|--(?:capture-range|chdir|cwd|directory|env-file|environment|export|from|kernel-name|metrics"
     r"|manifest-path|name|output|prefix|project|python|sample|section|set|signal|trace|unset|user|wait|with"
@@ -289,8 +296,11 @@ def _find_program(words: list[str]) -> list[str]:
             words = rest
         elif name in _WRAPPERS and not re.match(r"command -[vV]|eval (\$\(|`)", " ".join([name, *rest[:1]])):
             values = [each for each in rest if not each.startswith("-") and not _OPERAND.fullmatch(each)]
+            with_value = _VALUE_OPTION
+            if letters := _SHORT_OPTIONS.get(name):
+                with_value = rf"-[{letters}]|(?!-\w|--wait$)(?:{_VALUE_OPTION})"
             # In doubt, a value is the program.
-            words = _skip_options(rest, _VALUE_OPTION, _OPERAND) or values[:1]
+            words = _skip_options(rest, with_value, _OPERAND, guess=not letters) or values[:1]
             if words and _MODULE.fullmatch(words[0]):
                 return ["python", *words]
         elif _is_variable(words[0]) and rest and not re.search(r"^-|\.py$", rest[0]):
@@ -300,19 +310,41 @@ def _find_program(words: list[str]) -> list[str]:
     return words
 
 
-def _skip_options(words: list[str], with_value: str, operand: re.Pattern[str] | None = None) -> list[str]:
-    """Return the words after the options and operands. `with_value` matches options whose value is the next word."""
+def _skip_options(
+    words: list[str], with_value: str, operand: re.Pattern[str] | None = None, *, guess: bool = False
+) -> list[str]:
+    """Return the words after the options and operands. `with_value` matches options whose value is the next word.
+
+    With `guess`, some options are not known, and some of these have a value.
+    """
     while words and words[0] != "--":
         following = "".join(words[1:2])
         is_module = _MODULE.fullmatch(words[0]) and not following[:1].isdigit()  # not `numactl -m 0`
         if is_module or not (words[0].startswith("-") or (operand and operand.fullmatch(words[0]))):
             return words
-        # Some wrappers have a switch of this name. In doubt, a known program is no value.
-        is_known = following in _SHELLS or _classify(following, words[2:], is_read=False) is not None
-        is_program = following == TORCHRUN or (is_known and re.fullmatch("-[^enouw]", words[0]))
-        has_value = re.fullmatch(with_value, words[0]) and not is_program
+        has_value = re.fullmatch(with_value, words[0]) is not None
+        if guess and words[0].startswith("-"):
+            is_known = _is_known(words[1:])
+            # Some wrappers have a switch of this name. In doubt, a known program is no value.
+            is_program = _name_in_bin(following) == TORCHRUN or (
+                is_known and re.fullmatch("-[^enopuw]", words[0])
+            )
+            # `--replay-mode application python`, but not `--frozen my-train --lr 1`
+            has_other = "=" not in words[0] and following[:1] not in ("", "-") and _is_known(words[2:])
+            has_value = not is_program and (has_value or (has_other and not is_known))
         words = words[2 if has_value else 1 :]
     return words[1:]
+
+
+def _is_known(words: Sequence[str]) -> bool:
+    """Return whether the first of these words is a known program."""
+    name = _name_in_bin("".join(words[:1]))
+    return name in (*_SHELLS, *_WRAPPERS) or _classify(name, words[1:], is_read=False) is not None
+
+
+def _name_in_bin(word: str) -> str:
+    """Return the name of a program in a directory `bin`, and other words as they are."""
+    return re.sub(r".*/bin/", "", word)
 
 
 def _classify(name: str, arguments: Sequence[str], *, is_read: bool) -> str | None:

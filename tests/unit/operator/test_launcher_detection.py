@@ -58,6 +58,9 @@ plain: numactl --cpunodebind=0 -m 0 taskset -c 0-7 python train.py
 plain: stdbuf -oL python train.py |& tee log
 plain: sudo -u mpirun python train.py
 plain: uv run --no-sync -w deepspeed --env-file .env src/2_train.py
+plain: conda run -p /opt/envs/torchrun python train.py; uv run -p /usr/bin/python3 src/train.py
+plain: nsys profile --cuda-graph-trace node python train.py; ncu --replay-mode application python train.py
+plain: /usr/bin/time -f %e -a -o time.txt python train.py; sudo -n -u deepspeed -D /src python -u -m own.train
 plain: nsys profile -t cuda,nvtx -o deepspeed -f true --capture-range cudaProfilerApi python train.py
 plain: ncu --set full -k regex:gemm -o deepspeed -f python train.py
 plain: cd torchrun && pip install -r requirements.txt torchrun deepspeed && exec python train.py
@@ -99,6 +102,8 @@ torchrun: env -u A B=1 /usr/bin/env torchrun train.py
 torchrun: time nice -n 5 numactl -m 0 torchrun train.py
 torchrun: timeout --preserve-status 3600 taskset -c 0-7 torchrun train.py
 torchrun: sudo -s torchrun train.py
+torchrun: time -p /opt/conda/bin/torchrun train.py
+torchrun: uv run -q /opt/venv/bin/torchrun train.py
 torchrun: poetry -n run torchrun train.py
 torchrun: uv --directory src run --frozen --with torch -- torchrun train.py
 torchrun: uv run -n torchrun train.py
@@ -129,6 +134,9 @@ deepspeed: conda run -n env deepspeed train.py
 deepspeed: timeout -k 5 -s INT 3600 env -i deepspeed train.py
 deepspeed: time -p deepspeed train.py; time -p bash missing.sh
 deepspeed: x=`deepspeed train.py`
+deepspeed: sudo -n deepspeed train.py
+deepspeed: uv run -p python3.12 deepspeed train.py
+mpirun: setsid --wait mpirun -np 8 python train.py
 python -m deepspeed.launcher.runner: python -m deepspeed.launcher.runner train.py
 mpirun: if [ -d src ]; then cd src; fi; mpirun -np 8 python train.py
 mpiexec.hydra: mpiexec.hydra -n 8 python train.py
