@@ -145,7 +145,9 @@ def _reachable_archives(tools: list[Tool]) -> list[tuple[Tool, Archive, str]]:
     ]
     answering = reachable([address for _, _, address in wanted])
     if silent := sorted({urlsplit(address).netloc for _, _, address in wanted if address not in answering}):
-        sys.stderr.write(f"tools: no published binaries from {', '.join(silent)}, which can't be reached\n")
+        sys.stderr.write(
+            f"tools: no published binaries from {', '.join(silent)}, which can't be reached or lacks them\n"
+        )
         sys.stderr.flush()
     return [each for each in wanted if each[2] in answering]
 

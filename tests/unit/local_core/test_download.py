@@ -194,10 +194,9 @@ def test_tool_without_its_archive_is_built(
             r"sample 1\.2\.3: not downloaded \(.* ended .*\); it is built instead", reported[1]
         )
     if fault in ("gone", "unreachable"):
-        assert (
-            reported[0]
-            == f"tools: no published binaries from {urlsplit(mirror.address).netloc}, which can't be reached"
-        )
+        place = urlsplit(mirror.address).netloc
+        assert reported[0].startswith(f"tools: no published binaries from {place}, ")
+        assert reported[0].endswith("can't be reached or lacks them")
     assert len(mirror.requests) == {"cut": 2, "gone": 1}.get(fault, 0)
 
 
