@@ -42,7 +42,7 @@ class CommandLine:
         return next((action for action in actions if not action.option_strings), None)
 
     def split_value(self, word: str) -> str:
-        """Return the part of a word that is to be completed: of `--flag=part` the part, if the flag takes a value."""
+        """Return the part of a word to complete: of `--flag=part` the part, if the flag takes a value."""
         flag, equals, part = word.partition("=")
         action = self.flags.get(flag)
         if self.waits or not equals or not flag.startswith("--") or action is None or action.nargs == 0:

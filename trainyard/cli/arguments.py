@@ -37,7 +37,7 @@ class Command:
         name: Its name, which the make target has, too.
         summary: What it does, in a few words.
         description: The details, with exit codes other than 0 and 1.
-        arguments: Its arguments besides `--help`.
+        arguments: Its arguments other than `--help`.
     """
 
     name: str

@@ -53,8 +53,8 @@ def sweep(stack: str, count: int, seed: int | None) -> int:
                 good = outcome.good
                 result.add(outcome)
                 left = f"LEFT (down {outcome.down}): {', '.join(outcome.left)}"
-                told = "nothing is left" if good else left
-                print(f"stack {stack}: {each} (reached {outcome.reached}): {told}", flush=True)
+                ending = "nothing is left" if good else left
+                print(f"stack {stack}: {each} (reached {outcome.reached}): {ending}", flush=True)
     return sum(not each.good for each in result.outcomes)
 
 

@@ -72,7 +72,7 @@ class Place:
         return Team(self.server, f"life-{self.lives}")
 
     def strike(self, kill: Kill, rest: float) -> Outcome:
-        """A life in which the controller is killed once, and begun anew `rest` seconds later.
+        """Run a life in which the controller is killed once, and started again `rest` seconds later.
 
         One that a busy machine makes too slow to be read afterwards says nothing, and is lived once more; so is one
         that comes to no such write.
@@ -93,12 +93,12 @@ class Place:
             wrongs.append(f"never made: {kill.of}, in {TRIES} lives")
         # What was over before is looked at by each new controller, too.
         wrongs += [f"{history.BEFORE}{each}" for each in differences(self._first(), self.undisturbed)]
-        told = f"{sum(made.made.values())} objects made, {len(made.left)} left"
+        summary = f"{sum(made.made.values())} objects made, {len(made.left)} left"
         return Outcome(
             kill=kill,
             commit=plan.commit(),
             at=at,
-            told=told,
+            summary=summary,
             wrongs=tuple(wrongs),
         )
 

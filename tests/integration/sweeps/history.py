@@ -22,9 +22,9 @@ from tests.integration.local.torchrun_machine import INDEX
 from trainyard.operator import names as n
 
 _GONE = 410
-# Before what is told of the life before.
+# The prefix of what concerns the life before.
 BEFORE = "before: "
-_MORE, _LEFT, _AFTER = "made besides", "left besides", "after its end"
+_MORE, _LEFT, _AFTER = "made in addition", "left in addition", "after its end"
 
 
 class Expired(Exception):
@@ -49,7 +49,7 @@ class Made:
     """What a life of jobs has made.
 
     `made` counts what was made by kind, name and the kind of its owner ("" is nobody's), a worker by its place in its
-    attempt; `left` is what is there at the end, a job with where it says that it is. `wrongs` names work that was begun
+    attempt; `left` is what is there at the end, a job with its status. `wrongs` names work that was started
     for a job that was over.
     """
 
@@ -68,7 +68,7 @@ def differences(one: Made, undisturbed: Made) -> tuple[str, ...]:
 
 
 def figures(differing: Iterable[str]) -> list[Figure]:
-    """How many of these lines there are of each kind; none is right."""
+    """Return the number of these lines of each kind; 0 is right."""
     kinds = Counter(_kind(each.removeprefix(BEFORE)) for each in differing)
     names = ("duplicates", "orphans", "re-runs", "missing")
     return [Figure(name=name, value=kinds[name], limit=0, unit="", digits=0) for name in names]
@@ -93,7 +93,7 @@ def read(team: Team, since: str) -> Made:
             if each.kind == "ADDED"
         ),
         left=left(team),
-        wrongs=tuple(_begun_after_the_end(changes)),
+        wrongs=tuple(_started_after_the_end(changes)),
     )
 
 
@@ -112,7 +112,7 @@ def begin(team: Team) -> str:
 def left(team: Team) -> frozenset[str]:
     """What is there now."""
     return frozenset(
-        _standing({**item, "kind": kind}).replace(team.name, "LIFE")
+        _describe({**item, "kind": kind}).replace(team.name, "LIFE")
         for kind, path in _paths(team).items()
         for item in team.server.request("GET", path).body["items"]
     )
@@ -149,11 +149,11 @@ def _named(item: Mapping[str, Any]) -> str:
     return f"{item['kind']} {name} of {', '.join(owners)}"
 
 
-def _standing(item: Mapping[str, Any]) -> str:
+def _describe(item: Mapping[str, Any]) -> str:
     if item["kind"] == n.JOB_KIND:
-        told = item.get("status") or {}
+        status = item.get("status") or {}
         shown = {
-            key: told.get(key) for key in ("phase", "reason", "attempt", "restarts", "nodes", "exitCode")
+            key: status.get(key) for key in ("phase", "reason", "attempt", "restarts", "nodes", "exitCode")
         }
         return f"{_named(item)}: {json.dumps(shown)}"
     if item["kind"] == "Pod":
@@ -161,7 +161,7 @@ def _standing(item: Mapping[str, Any]) -> str:
     return _named(item)
 
 
-def _begun_after_the_end(changes: Mapping[str, Iterable[Change]]) -> Iterable[str]:
+def _started_after_the_end(changes: Mapping[str, Iterable[Change]]) -> Iterable[str]:
     """Jobs that left a final phase, and what was made for one that was in it."""
     over: dict[str, Change] = {}
     for each in changes[n.JOB_KIND]:

@@ -80,7 +80,9 @@ class Counter:
     def count(self) -> int:
         """How many whole lines have the mark now."""
         if self._log.exists():
-            if self._log.stat().st_size < self._read:  # the next engine of the same command begins it anew
+            if (
+                self._log.stat().st_size < self._read
+            ):  # the next engine of the same command has started a new one
                 self._read = self._found = 0
             with self._log.open("rb") as file:
                 file.seek(self._read)

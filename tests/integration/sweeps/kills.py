@@ -37,14 +37,14 @@ class Kill:
 class Outcome:
     """What a kill led to at this commit: no `wrongs` are a success.
 
-    `at` is the write, with its path; empty where the run had fewer writes and ended undisturbed. `told` is what the run
-    came to, in words.
+    `at` is the write, with its path; empty where the run had fewer writes and ended undisturbed. `summary` is what the
+    run came to, in words.
     """
 
     kill: Kill
     commit: str
     at: str
-    told: str
+    summary: str
     wrongs: tuple[str, ...]
 
     @property
@@ -76,7 +76,7 @@ def sample(seed: int, count: int, writes: Mapping[str, int]) -> list[Kill]:
 
 @dataclass(kw_only=True)
 class Result:
-    """A sweep as it is kept in docs/sweeps, by the name of what is killed (`of`): it is written after each kill.
+    """A sweep as docs/sweeps has it, by the name of what is killed (`of`): it is written after each kill.
 
     `commit` is the one that the sweep went on with last; each outcome names the one that it was seen at. `complete`
     says that every write was tried: those in `writes`, by name how many there are of it, where runs come by the same

@@ -48,8 +48,8 @@ def main() -> int:
             while (kill := result.next()) is not None:
                 outcome = strike(place, Path(directory), kill, pause(result.seed, kill), idle=True)
                 result.add(outcome)
-                told = "; ".join(outcome.wrongs) or "ended as an undisturbed run"
-                print(f"launcher {kill} ({outcome.at or 'not reached'}): {told}", flush=True)
+                ending = "; ".join(outcome.wrongs) or "ended as an undisturbed run"
+                print(f"launcher {kill} ({outcome.at or 'not reached'}): {ending}", flush=True)
     return 0 if all(each.good for each in result.outcomes) else 1
 
 
@@ -94,7 +94,7 @@ def strike(
         kill=kill,
         commit=plan.commit(),
         at=str(struck[0]).replace(run.id, "RUN") if struck else "",
-        told=f"code {code}, {nodes} nodes",
+        summary=f"code {code}, {nodes} nodes",
         wrongs=tuple(wrongs),
     )
 

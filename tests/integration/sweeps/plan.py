@@ -82,7 +82,7 @@ def write(path: Path, document: Mapping[str, Any]) -> None:
 
 @dataclass(kw_only=True)
 class Result:
-    """A sweep of one stack, as it is kept under docs/sweeps: it is written after each interruption.
+    """A sweep of one stack, as docs/sweeps has it: it is written after each interruption.
 
     `commit` is the one that the sweep went on with last; each outcome names the one that it was seen at.
     """

@@ -17,10 +17,7 @@ from tests.torchrun_manifests import controller_rules
 # tests/unit/operator). Nodes that are not needed are given back, and reservations are read (test_pool.py). A
 # gang of which a worker has succeeded needs one member (test_gang_queue.py).
 UNUSED = {
-    *(
-        (kind, "get")
-        for kind in ("jobs", "services", "pods", "persistentvolumeclaims", "queues", "podgroups")
-    ),
+    *((kind, "get") for kind in ("jobs", "services", "pods", "persistentvolumeclaims", "podgroups")),
     *((kind, "patch") for kind in ("services", "queues", "pods", "podgroups")),
     ("ec2nodeclasses", "get"),
     ("nodeclaims", "delete"),
@@ -42,7 +39,7 @@ def test_controller_killed_at_a_write_is_taken_up_by_the_next() -> None:
             "Pod gang-sync-0 of TorchrunJob",
             "Pod holds-hold-1 of TorchrunJob",
         } <= set(here.undisturbed.made)
-        assert _given() - {_right(each) for each in here.calls} == UNUSED
+        assert _granted() - {_right(each) for each in here.calls} == UNUSED
         for kill in sample(seed, 1, here.writes):
             outcome = here.strike(kill, pause(seed, kill))
             assert outcome.wrongs == (), kill
@@ -50,7 +47,7 @@ def test_controller_killed_at_a_write_is_taken_up_by_the_next() -> None:
             assert outcome.at or kill.write > 1, kill
 
 
-def _given() -> set[tuple[str, str]]:
+def _granted() -> set[tuple[str, str]]:
     return {
         (resource, verb)
         for each in (*controller_rules(), *controller_rules("Role"))

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 
 
 def outcome(kill: Kill, at: str = "POST /api", wrongs: tuple[str, ...] = ()) -> Outcome:
-    return Outcome(kill=kill, commit=plan.commit(), at=at, told="code 0, 2 nodes", wrongs=wrongs)
+    return Outcome(kill=kill, commit=plan.commit(), at=at, summary="code 0, 2 nodes", wrongs=wrongs)
 
 
 def swept(result: Result, writes: int) -> list[Kill]:
@@ -33,7 +33,7 @@ def test_every_write_is_tried_before_and_after_until_a_run_has_no_more() -> None
     assert result.complete
 
 
-def test_an_unfinished_sweep_goes_on_and_a_finished_one_begins_anew(results: Path) -> None:
+def test_resume_continues_only_an_unfinished_sweep(results: Path) -> None:
     first = Result.resume(5, of="launcher")
     for _ in range(3):
         kill = first.next()
@@ -63,7 +63,7 @@ def test_what_went_wrong_at_an_earlier_commit_is_tried_again(monkeypatch: pytest
     assert {each.commit for each in again.outcomes} == {"abc", "other"}
 
 
-def test_another_seed_begins_anew() -> None:
+def test_resume_with_another_seed_starts_again() -> None:
     Result.resume(5, of="launcher").add(outcome(Kill(write=1, moment="before")))
     assert Result.resume(6, of="launcher").outcomes == []
 

@@ -52,7 +52,7 @@ def test_an_unfinished_sweep_goes_on(results: Path) -> None:
     again.add(outcome(down=1))
     read = json.loads((results / "local.json").read_text())
     assert (read["done"], read["clean"], read["commit"], read["seed"]) == (3, 1, "abc", 5)
-    assert Result.resume("local", 5, 3).outcomes == [], "a finished one begins anew"
+    assert Result.resume("local", 5, 3).outcomes == [], "a finished one starts again"
 
 
 def test_it_goes_on_at_another_commit_with_what_was_clean(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_it_goes_on_at_another_commit_with_what_was_clean(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("change", [{"seed": 6}, {"count": 4}])
-def test_a_sweep_of_something_else_begins_anew(change: dict[str, int]) -> None:
+def test_resume_of_another_sweep_starts_again(change: dict[str, int]) -> None:
     Result.resume("local", 5, 3).add(outcome())
     assert Result.resume("local", change.get("seed", 5), change.get("count", 3)).outcomes == []
 
