@@ -81,7 +81,7 @@ _WORD: Final = rf"""(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|[$=]\({_NESTED}\)|`[^`]*`|[
 _FUNCTION: Final = r"function\s+([\w-]+)(?:\s*\(\))?|(?<![\w-])([A-Za-z_][\w-]*+)\s*\(\)"
 _TOKEN: Final = re.compile(
     rf"""[^\S\n]+|\\\n|\#[^\n]*|\[\[\s[^\n]{{0,999}}?\s\]\]|\(\({_NESTED}\)\)|{_FUNCTION}
-    | [0-9]*<<-?[^\S\n]*(?P<quote>['"]?)(?P<end>\w+)(?P=quote)(?P<rest>[^\n]{{0,999}})\n
+    | [0-9]*<<-?[^\S\n]*\\?(?P<quote>['"]?)(?P<end>[\w.-]+)(?P=quote)(?P<rest>[^\n]{{0,999}})\n
       (?P<document>.*?)(?:^\t*(?P=end)$|\Z)
     | [0-9]*[<>]+[&|]?[^\S\n]*(?:{_WORD})?
     | (?P<word>{_WORD})

@@ -120,6 +120,8 @@ torchrun: N=$(((1 << 2) * (3 + (1)))) PATH=`pwd`:$PATH torchrun train.py $(nproc
 torchrun: N=$(cat <<END\n'\nEND\n) torchrun train.py
 torchrun: cat <<END; torchrun train.py\nwords\nEND
 torchrun: /bin/bash -eu <<'END' | tee log\ncd src\nexec torchrun train.py\nEND\n
+torchrun: cat > a.yaml <<END-1.x\nx y\nEND-1.x\ntorchrun train.py
+plain: cat > a.sh <<\EOF\ntorchrun a.py\nEOF\npython train.py
 torchrun: cat <<< word\n[[ -d src && ! -d lib ]] && torchrun train.py
 torchrun: OUT=$(torchrun train.py) && echo $OUT
 torchrun: torchrun train.py # don't\necho 'open
