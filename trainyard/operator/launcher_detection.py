@@ -102,6 +102,17 @@ _MAX_WORDS, _MAX_LENGTH, _MAX_SCRIPTS = 256, 2048, 99
 _NODES: Final = ("num_machines", "num_nodes")
 _PROCESSES_OF_NODE: Final = ("devices", "nproc", "nproc_per_node", "num_gpus")
 _PROCESSES: Final = ("n", "np", "num_proc", "num_processes", "world_size")
+# The flags of each launcher, by the start of its name. Other flags may be those of the program that it starts.
+_OWN_FLAGS: Final = {
+    "accelerate": ("num_machines", "num_processes"),
+    "colossalai": ("nproc_per_node",),
+    "composer": ("nproc", "world_size"),
+    "deepspeed": ("num_nodes", "num_gpus"),
+    "fabric": ("num_nodes", "devices"),
+    "horovod": ("np", "num_proc"),
+    "lightning": ("num_nodes", "devices"),
+    "mpi": ("n", "np"),
+}
 # torchrun's flags without a value.
 _SWITCHES: Final = (
     "standalone", "module", "m", "no_python", "run_path", "use_env", "virtual_local_rank", "help",
@@ -458,7 +469,9 @@ def _find_wrong_flag(launcher: str, words: Sequence[str], size: Size, backend: s
 def _read_flags(launcher: str, words: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Return the flags of a launcher before its program, each with its value and its notation."""
     flags: dict[str, tuple[str, str]] = {}
-    rest = iter(words)
+    kind = launcher.removeprefix(PYTHON_MODULE)
+    own = next((own for start, own in _OWN_FLAGS.items() if kind.startswith(start)), ())
+    is_torchrun, rest, may_be_value = launcher == TORCHRUN, iter(words), False
     for word in rest:
         name, equals, value = word.partition("=")
         flag = name.lstrip("-").replace("-", "_")
@@ -468,10 +481,20 @@ def _read_flags(launcher: str, words: Sequence[str]) -> dict[str, tuple[str, str
                 continue
         elif word.startswith("-"):
             flag = "nproc" if flag == "n" and "composer" in launcher else flag
-            numbers = (*_NODES, *_PROCESSES_OF_NODE, *_PROCESSES)
-            if not equals and (flag not in _SWITCHES if launcher == TORCHRUN else flag in numbers):
+            if not is_torchrun and flag in ("m", "module"):
+                break
+            may_be_value = not is_torchrun and flag not in own
+            if not (may_be_value or equals or flag in _SWITCHES):
                 value = next(rest, "")
-        elif launcher == TORCHRUN or word.endswith(".py") or PYTHON.fullmatch(basename(word)):
+        elif (
+            is_torchrun
+            or word.endswith(".py")
+            or PYTHON.fullmatch(basename(word))
+            or ("/" in word and not may_be_value)  # such as `mpirun -np 8 ./train`
+        ):
             break
-        flags[flag] = value, f"{name}{equals or ' '}{value}".rstrip()
+        else:
+            may_be_value = False
+        if is_torchrun or flag in own:
+            flags[flag] = value, f"{name}{equals or ' '}{value}".rstrip()
     return flags

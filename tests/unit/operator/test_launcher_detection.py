@@ -284,6 +284,7 @@ starts deepspeed: deepspeed train.py
 -n 4, but the job has 8 GPUs on each node: composer -n 4 train.py
 starts composer: composer -n 8 train.py
 -np 8: mpirun -np 8 python train.py
+-np 8: mpirun -mca btl self -x A=1 --hostfile a/b -np 8 ./train
 starts lightning run: lightning run model train.py
 starts fabric run: fabric run train.py
 starts colossalai run: colossalai run train.py
@@ -312,6 +313,9 @@ one: torchrun --standalone --nnodes=1 --nproc-per-node=8 train.py
 one: accelerate launch --num_machines 1 --num_processes 8 train.py
 one: accelerate launch train.py --num_processes 3
 one: composer -n 8 train.py
+one: accelerate launch --num_processes 8 -m own.train --num_processes 3 -n 3
+one: accelerate launch own-train --devices 3 -n 3
+one: mpirun -np 8 ./train -n 3
 two: python train.py --nnodes 1
 two: tune run x
 """),
