@@ -6,6 +6,7 @@ from its registration, not from the launch of its instance.
 
 from __future__ import annotations
 
+import http.client
 import logging
 import threading
 import time
@@ -32,7 +33,7 @@ PRICE_METRIC = "karpenter_cloudprovider_instance_type_offering_price_estimate"
 ON_DEMAND = "on-demand"
 RESERVED = "reserved"
 _TIMEOUT_SECONDS = 5.0
-_RETRY_SECONDS = 60.0
+_RETRY_SECONDS = 10.0
 _REFRESH_SECONDS = 3600.0
 
 
@@ -71,28 +72,44 @@ class Meter:
     price: Price
     usage: Usage = field(default_factory=Usage)
     _last: float | None = None
-    _nodes: Mapping[str, bool] = field(default_factory=dict)
-    _capacity_types: dict[str, str] = field(default_factory=dict)
+    _nodes: tuple[tuple[Offering, bool], ...] = ()
+    _offerings: dict[str, Offering] = field(default_factory=dict)
 
     def resume(self, usage: Usage) -> None:
         """Continue after another launcher. The time between both is not counted."""
-        self.usage, self._last, self._nodes = usage, None, {}
+        self.usage, self._last, self._nodes = usage, None, ()
 
-    def count(self, request: Request, seen: Observation) -> Usage:
-        """Add the time since the last observation for its nodes, and return the usage."""
-        if self._last is not None and seen.now > self._last:
-            self._add(request, seen.now - self._last)
-        busy = {pod.node for pod in workers(request, seen) if pod.node and is_live(pod)}
-        held = {pod.node for pod in placeholders(request, seen) if pod.node and is_live(pod)}
-        self._last, self._nodes = seen.now, {node: node not in busy for node in busy | held}
-        for node in seen.nodes:
-            self._capacity_types[node.name] = node.labels.get(names.LABEL_CAPACITY_TYPE, ON_DEMAND)
+    def lacks_nodes(self, request: Request, seen: Observation) -> bool:
+        """Return whether a node was bought in an unknown way, because the watches of a job have no nodes."""
+        if seen.fresh or seen.training is None:
+            return False
+        return not self._known(request, seen).keys() >= _used(request, seen).keys()
+
+    def count(self, request: Request, seen: Observation, now: float) -> Usage:
+        """Add the time since the last observation for its nodes, and return the usage.
+
+        Args:
+            now: The time of a clock that nobody sets, in seconds.
+        """
+        if self._last is not None and now > self._last:
+            self._add(now - self._last)
+        self._offerings = self._known(request, seen)
+        used, default = _used(request, seen), _offering(request, ON_DEMAND)
+        if seen.fresh:  # a node that is gone is not looked for again
+            self._offerings = dict.fromkeys(used, default) | self._offerings
+        self._last = now
+        self._nodes = tuple((self._offerings.get(name, default), idle) for name, idle in used.items())
         return self.usage
 
-    def _add(self, request: Request, seconds: float) -> None:
-        usage, pool = self.usage, request.pool
-        for node, idle in self._nodes.items():
-            offering = Offering(pool.instance_type, pool.zone, self._capacity_types.get(node, ON_DEMAND))
+    def _known(self, request: Request, seen: Observation) -> dict[str, Offering]:
+        return self._offerings | {
+            node.name: _offering(request, node.labels.get(names.LABEL_CAPACITY_TYPE, ON_DEMAND))
+            for node in seen.nodes
+        }
+
+    def _add(self, seconds: float) -> None:
+        usage = self.usage
+        for offering, idle in self._nodes:
             price = self.price(offering)
             usage = replace(
                 usage,
@@ -102,6 +119,17 @@ class Meter:
                 usd=usage.usd + seconds / 3600 * (price or 0.0),
             )
         self.usage = usage
+
+
+def _offering(request: Request, capacity_type: str) -> Offering:
+    return Offering(request.pool.instance_type, request.pool.zone, capacity_type)
+
+
+def _used(request: Request, seen: Observation) -> dict[str, bool]:
+    """Return the run's nodes, and whether each is idle."""
+    busy = {pod.node for pod in workers(request, seen) if pod.node and is_live(pod)}
+    held = {pod.node for pod in placeholders(request, seen) if pod.node and is_live(pod)}
+    return {node: node not in busy for node in busy | held}
 
 
 def parse_prices(lines: Iterable[str]) -> dict[Offering, float]:
@@ -137,15 +165,25 @@ class KarpenterPrices:
         paid = ON_DEMAND if offering.capacity_type == RESERVED else offering.capacity_type
         return self._prices.get(offering._replace(capacity_type=paid))
 
-    def read(self) -> None:
-        """Read the prices once. Raises OSError or ValueError if that fails."""
+    def read(self) -> bool:
+        """Read the prices once. Return whether there are any.
+
+        The Service also leads to the replica of Karpenter that is not active, which has none
+        (pkg/controllers/metrics/controller.go runs with the leader's Lease only). It does not replace known prices.
+
+        Raises:
+            OSError, ValueError, KeyError, http.client.HTTPException: The metrics can't be read.
+        """
         with urllib.request.urlopen(self._url, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 (our own URL)
-            self._prices = parse_prices(line.decode() for line in answer)
+            prices = parse_prices(line.decode() for line in answer)
+        self._prices = prices or self._prices
+        return bool(prices)
 
     def _keep(self) -> None:
         while True:
+            found = False
             try:
-                self.read()
-            except (OSError, ValueError) as error:
-                log.debug("no prices from %s: %s", self._url, error)
-            time.sleep(_REFRESH_SECONDS if self._prices else _RETRY_SECONDS)
+                found = self.read()
+            except (OSError, ValueError, KeyError, http.client.HTTPException) as error:
+                log.debug("no prices from %s: %r", self._url, error)
+            time.sleep(_REFRESH_SECONDS if found else _RETRY_SECONDS)

@@ -164,7 +164,9 @@ class Launcher:
             if stopping:
                 actions = state_machine.stop(self.request, self._memory, seen)
                 return self._apply(actions, seen, self._owner, self._lease)
-            usage = self._meter.count(self.request.candidate(candidate), seen)
+            if self._meter.lacks_nodes(self.request.candidate(candidate), seen):
+                seen = self.gateway.observe(self.request.candidate(candidate), fresh=True)
+            usage = self._meter.count(self.request.candidate(candidate), seen, self.clock())
             step = state_machine.step(self.request, self._memory, seen, self._chance())
             if step.memory.progress is not None:
                 counted = replace(step.memory.progress, usage=usage)

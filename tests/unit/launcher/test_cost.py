@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 
 import pytest
 
+from launcher import backends
 from launcher.cost import KarpenterPrices, Meter, Offering, unknown
 from launcher.lease import stored_progress
 from launcher.progress import Usage, loads
@@ -45,13 +47,17 @@ karpenter_cloudprovider_instance_type_offering_price_estimate{capacity_type="on-
 
 @pytest.fixture
 def karpenter() -> Iterator[str]:
-    """The address of a server with these metrics."""
+    """The address of a server that is Karpenter's active replica, then the other one, and then breaks off."""
+    answers = iter((METRICS, "# no prices\n"))
 
     class Metrics(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            body = next(answers, None)
             self.send_response(200)
+            if body is None:
+                self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
-            self.wfile.write(METRICS.encode())
+            self.wfile.write(b"20\r\nkarp" if body is None else body.encode())
 
         def log_message(self, *_: object) -> None:
             pass
@@ -66,7 +72,7 @@ def test_prices_come_from_karpenters_metrics(karpenter: str) -> None:
     prices = KarpenterPrices(karpenter)
     offering = Offering("g5.12xlarge", ZONE, "on-demand")
     assert prices(offering) is None
-    prices.read()
+    assert prices.read()
     assert [prices(offering._replace(capacity_type=each)) for each in ("on-demand", "spot", "reserved")] == [
         7.2,
         1.8,
@@ -76,17 +82,33 @@ def test_prices_come_from_karpenters_metrics(karpenter: str) -> None:
     assert prices(offering._replace(instance_type="p5.48xlarge")) is None, "0 is no price"
 
 
+def test_prices_survive_a_replica_without_prices(karpenter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise InterruptedError
+
+    monkeypatch.setattr("launcher.cost.time.sleep", sleep)
+    prices = KarpenterPrices(karpenter)
+    with pytest.raises(InterruptedError):
+        prices._keep()
+    assert prices(Offering("g5.12xlarge", ZONE, "on-demand")) == 7.2
+    assert pauses == [3600, 10, 10]
+
+
 def test_node_is_idle_until_its_worker_is_there(request_: Request) -> None:
     meter = Meter(PRICES.get)
     labels = {"karpenter.sh/nodepool": "small", names.LABEL_CAPACITY_TYPE: "spot"}
     nodes = [node("a"), node("b", metadata__labels=labels)]
     pods = [held(request_, 0, "a"), held(request_, 1, "b"), held(request_, 2)]
-    meter.count(request_, seen(nodes, pods, now=NOW))
-    meter.count(request_, seen(nodes, [worker(0, "a", "Running"), *pods], now=NOW + 3600))
+    meter.count(request_, seen(nodes, pods), NOW)
+    meter.count(request_, seen(nodes, [worker(0, "a", "Running"), *pods]), NOW + 3600)
     # A run that is followed reads no nodes.
     ended = [worker(0, "a", "Succeeded"), worker(1, "b", "Running")]
-    meter.count(request_, seen([], ended, now=NOW + 7200))
-    usage = meter.count(request_, seen([], [], now=NOW + 10800))
+    meter.count(request_, seen([], ended), NOW + 7200)
+    usage = meter.count(request_, seen([], []), NOW + 10800)
     assert usage == Usage(
         node_seconds=5 * 3600, idle_node_seconds=3 * 3600, usd=pytest.approx(2 * 7.2 + 3 * 1.8)
     )
@@ -95,18 +117,50 @@ def test_node_is_idle_until_its_worker_is_there(request_: Request) -> None:
 
 def test_usage_without_price_has_no_cost(request_: Request) -> None:
     meter = Meter(unknown)
-    meter.count(request_, seen([], [worker(0, "a", "Running")], now=NOW))
-    usage = meter.count(request_, seen([], [], now=NOW + 36))
+    meter.count(request_, seen([], [worker(0, "a", "Running")]), NOW)
+    usage = meter.count(request_, seen([], []), NOW + 36)
     assert usage.describe() == "0.0100 node-hours, 0% idle, price not known"
     assert dataclasses.replace(usage, node_seconds=72.0, usd=0.05).describe().endswith("at least 0.0500 USD")
 
 
 def test_next_launcher_does_not_count_the_pause(request_: Request) -> None:
     meter = Meter(PRICES.get)
-    meter.count(request_, seen([], [worker(0, "a", "Running")], now=NOW))
+    meter.count(request_, seen([], [worker(0, "a", "Running")]), NOW)
     meter.resume(Usage(node_seconds=100.0, usd=0.2))
-    meter.count(request_, seen([], [worker(0, "a", "Running")], now=NOW + 3600))
-    assert meter.count(request_, seen([], [], now=NOW + 3610)).node_seconds == 110
+    meter.count(request_, seen([], [worker(0, "a", "Running")]), NOW + 3600)
+    assert meter.count(request_, seen([], []), NOW + 3610).node_seconds == 110
+
+
+def test_node_keeps_its_price_in_the_next_pool(request_: Request) -> None:
+    meter = Meter(PRICES.get)
+    other = dataclasses.replace(
+        request_, pool=dataclasses.replace(request_.pool, instance_type="p5.48xlarge")
+    )
+    meter.count(request_, seen([node("a")], [held(request_, 0, "a")]), NOW)
+    assert meter.count(other, seen([], []), NOW + 3600).usd == pytest.approx(7.2)
+
+
+def test_next_launcher_reads_how_nodes_were_bought(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watches of a running job have no nodes. A clock that is set back or forward adds no node-hours."""
+    clock, spot = Clock(), {"karpenter.sh/nodepool": "small", names.LABEL_CAPACITY_TYPE: "spot"}
+    for index, name in enumerate("ab"):
+        cluster.put_node(api, name, metadata__labels=dict(spot))
+        put_worker(api, index, "Running")
+    api.put(JOB, backends.of(asked()).build(asked(), 2, "two nodes", 0))
+    began = clock.now
+
+    def go(now: float) -> None:
+        if now > began + 100:
+            put_outcome(api, "Succeeded")
+
+    runner, _ = hurried(api, asked(), go, clock, "pod-b")
+    runner._meter.price = PRICES.get
+    jumps = itertools.cycle((0, 86400, -86400))
+    monkeypatch.setattr(runner.gateway, "_now", lambda: clock.now + next(jumps))
+    assert runner.run() == names.EXIT_SUCCEEDED
+    usage = runner._meter.usage
+    assert 2 * 90 < usage.node_seconds < 2 * 120
+    assert usage.usd == pytest.approx(usage.node_seconds / 3600 * 1.8)
 
 
 def test_run_ends_with_its_cost(api: FakeApi) -> None:
