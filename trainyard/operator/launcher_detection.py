@@ -215,7 +215,7 @@ class _Reader:
 
     Attributes:
         read: Returns the text of a script in the workspace.
-        variables: The values of variables. One with several values is `$NAME`.
+        variables: The values of variables. One with several values is `$NAME`; `($NAME)` if one of them is a launcher.
     """
 
     read: Read
@@ -254,8 +254,11 @@ class _Reader:
         for name, adds, value in (found.groups() for found in map(_ASSIGNMENT.fullmatch, words) if found):
             if value.startswith("(") and value.endswith(")"):
                 value = " ".join(value[1:-1].split())
-            if adds or self.variables.get(name, value) != value:
-                value = f"${name}"
+            before = self.variables.get(name, value)
+            if adds or before != value:
+                # `($NAME)` is no variable, so a program that may be a launcher is not known to be plain.
+                is_launcher = before == f"(${name})" or any(map(_starts_launcher, (before, value)))
+                value = f"(${name})" if is_launcher else f"${name}"
             self.variables[name] = value[:_MAX_LENGTH]
 
     def _program(self, place: str, word: str, *arguments: str) -> Iterator[Program]:
@@ -297,6 +300,11 @@ class _Reader:
                 if (content := self.read(path)) is not None:
                     return path, content
         return name, None
+
+
+def _starts_launcher(value: str) -> bool:
+    """Return whether a command that begins with this value of a variable starts a launcher."""
+    return any(each.launcher for each in _Reader(lambda _: None, {}).programs("", f"{value} x"))
 
 
 def _find_program(words: list[str]) -> list[str]:

@@ -97,6 +97,7 @@ torchrun: $(which torchrun) train.py | tee log; nvidia-smi
 torchrun: ${PYTHON:-/usr/bin/python} -u -m torch.distributed.run train.py
 torchrun: $PREFIX torchrun train.py
 torchrun: CMD="torchrun train.py"; echo $CMD; $CMD
+plain: L=python; test $A && L=python3; $L train.py
 torchrun: accelerate launch a.py; torchrun b.py
 torchrun: env -u A B=1 /usr/bin/env torchrun train.py
 torchrun: time nice -n 5 numactl -m 0 torchrun train.py
@@ -176,6 +177,8 @@ plain: ./run --lr 1; ./run-uv
 ? make train: make train
 ? $TRAIN: $TRAIN --lr 1
 ? $(cat command.txt): $(cat command.txt)
+? ($L): if test $A; then L="torchrun --nnodes=1"; else L="python -m torch.distributed.run"; fi; $L train.py
+? ($L): L=python; test $A && L=deepspeed; L=python3; eval $L train.py
 ? srun torchrun: srun torchrun train.py
 ? xvfb-run: xvfb-run -a torchrun train.py
 ? launch: conda run -n accelerate launch train.py
