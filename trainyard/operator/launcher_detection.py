@@ -48,7 +48,8 @@ _PLAIN_NAMES: Final = """
     lsblk lscpu lspci md5sum mkdir mkfifo mktemp module mount mv nproc nvcc nvidia-smi openssl pgrep ping pip pip3
     pkill printenv ps rclone readlink realpath rm rmdir rsync s5cmd sed seq sha256sum shuf sleep sort split stat
     sync sysctl tail tar tee tensorboard top touch tr uname uniq unzip uptime wc wget which whoami xz yes yum zcat
-    zip zstd
+    zip zstd apk bunzip2 bzip2 chgrp cksum clear column disown fold getconf ifconfig less logger lsof mapfile mc more
+    nl nslookup paste sha1sum ss tac truncate umount unlink vmstat yq
 """
 _PLAIN: Final = frozenset(_PLAIN_NAMES.split())
 _PLAIN_PATTERN: Final = re.compile(r"(python[0-9.]*|.*\.py) .*|wandb (login|offline|online|sync)", re.DOTALL)
@@ -61,6 +62,7 @@ _WRAPPERS: Final = frozenset(_WRAPPER_NAMES.split())
 # Of the wrappers whose options are known, the short ones with a value (their manual pages); `-` is none.
 _SHORT_OPTIONS: Final = {
     **dict.fromkeys(("builtin", "catchsegv", "command", "nohup", "setsid", "taskset", "unbuffer"), "-"),
+    **dict.fromkeys(("conda", "mamba", "micromamba"), "enp"),
     **{"dumb-init": "r", "env": "Cu", "exec": "a", "ionice": "cn", "nice": "n", "numactl": "CNPimpw"},
     **{"stdbuf": "eio", "strace": "EIOPSUXabeopsu", "sudo": "CDRTUghprtu", "time": "fo", "timeout": "ks"},
     **{"tini": "ep", "xargs": "EILPadns"},

@@ -58,6 +58,7 @@ plain: numactl --cpunodebind=0 -m 0 taskset -c 0-7 python train.py
 plain: stdbuf -oL python train.py |& tee log
 plain: sudo -u mpirun python train.py
 plain: uv run --no-sync -w deepspeed --env-file .env src/2_train.py
+plain: mapfile -t A < x; umount /x; truncate -s 0 x; vmstat 1 & conda run -n torchrun --live-stream python train.py
 plain: conda run -p /opt/envs/torchrun python train.py; uv run -p /usr/bin/python3 src/train.py
 plain: nsys profile --cuda-graph-trace node python train.py; ncu --replay-mode application python train.py
 plain: /usr/bin/time -f %e -a -o time.txt python train.py; sudo -n -u deepspeed -D /src python -u -m own.train
