@@ -297,7 +297,9 @@ class Launcher:
         return f"{reason}; {used}" if used else reason
 
     def _annotate(self, usage: Usage) -> None:
-        """Write the usage on the training job, if it exists and the API server allows it."""
+        """Write the usage on the training job, if it exists, the Lease is held, and the API server allows it."""
+        if self._lease is None or not self._lease.is_holder:
+            return
         if not self._memory.training_uid or not usage.node_seconds:
             return
         try:

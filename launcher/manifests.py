@@ -306,7 +306,12 @@ def _open_volumes(request: Request, shared: list[JsonObject]) -> JsonObject:
 
 
 def event(request: Request, owner: Owner, *, now: float, kind: str, reason: str, message: str) -> JsonObject:
-    """Return a v1 Event on the launcher's Job. `kind` is Normal or Warning; messages may have 1024 characters."""
+    """Return a v1 Event on the launcher's Job. `kind` is Normal or Warning.
+
+    Messages may have 1024 characters. A longer one keeps its end, which says what the run used.
+    """
+    if len(message) > 1000:
+        message = f"{message[:895]} ... {message[-100:]}"
     return {
         "apiVersion": "v1",
         "kind": "Event",
@@ -320,7 +325,7 @@ def event(request: Request, owner: Owner, *, now: float, kind: str, reason: str,
         },
         "type": kind,
         "reason": reason,
-        "message": message[:1000],
+        "message": message,
         "source": {"component": names.MANAGED_BY},
         "reportingComponent": names.MANAGED_BY,
         "firstTimestamp": stamp(now),

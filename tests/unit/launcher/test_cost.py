@@ -10,7 +10,8 @@ from threading import Thread
 
 import pytest
 
-from launcher import backends
+from launcher import backends, manifests
+from launcher.actions import End, Memory
 from launcher.cost import KarpenterPrices, Meter, Offering, unknown
 from launcher.lease import stored_progress
 from launcher.progress import Usage, loads
@@ -192,3 +193,21 @@ def test_run_ends_with_its_cost(api: FakeApi) -> None:
     assert float(noted["trainyard.dev/cost-usd"]) == pytest.approx(stored.usd, abs=1e-4)
     assert runner.counters.node_seconds == pytest.approx(stored.node_seconds, abs=0.1)
     assert runner.counters.usd == pytest.approx(stored.usd, abs=1e-3)
+
+
+def test_end_without_the_lease_writes_no_usage(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a signal, requests to an API that does not answer would outlast the grace period."""
+    runner, _ = hurried(api, asked())
+    runner._memory = Memory(training_uid="uid")
+    runner._meter.usage = Usage(node_seconds=1.0)
+    monkeypatch.setattr(runner.gateway, "annotate_training", lambda *_: pytest.fail("a request"))
+    assert runner._end(End(code=names.EXIT_STOPPED, reason="stopped")) == names.EXIT_STOPPED
+
+
+def test_long_event_keeps_its_end() -> None:
+    message = "worker failed; " * 100 + "25.60 node-hours, 4% idle, about 838.94 USD"
+    owner = manifests.Owner(name="launch-r1", uid="u")
+    made = manifests.event(asked(), owner, now=NOW, kind="Warning", reason="LaunchFailed", message=message)
+    assert made["message"].startswith("worker failed; ")
+    assert made["message"].endswith("25.60 node-hours, 4% idle, about 838.94 USD")
+    assert len(made["message"]) == 1000
