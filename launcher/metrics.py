@@ -54,7 +54,7 @@ def families(counters: Counters) -> Iterator[Metric]:
 
     yield gauge(
         "waiting",
-        "1 while no PyTorchJob runs: waiting, holding, pausing or restarting",
+        "1 while no training job runs: waiting, holding, pausing or restarting",
         counters.waiting,
         run,
     )
@@ -74,7 +74,7 @@ def families(counters: Counters) -> Iterator[Metric]:
     )
     yield counter(
         "node_seconds_idle",
-        "Seconds without a PyTorchJob, summed over usable nodes",
+        "Seconds without a training job, summed over usable nodes",
         counters.idle_node_seconds,
     )
     yield counter(
@@ -92,7 +92,7 @@ def families(counters: Counters) -> Iterator[Metric]:
         refused.add_metric([counters.run, *kind], times)
     yield refused
     if counters.decision_seconds is not None:
-        description = "Seconds from the last lists to the answer that the PyTorchJob is created"
+        description = "Seconds from the last lists to the answer that the training job is created"
         yield gauge("decision_seconds", description, counters.decision_seconds, of_pool)
 
 
