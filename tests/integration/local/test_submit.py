@@ -72,7 +72,11 @@ def test_launcher_without_a_right_fails_and_names_it(stack: Stack) -> None:
     job = with_range(read_manifest(stack.outputs["launcherManifest"]), 1, 2)
     # Kubernetes would try again after 10, 20 and 40 seconds.
     job["spec"]["backoffLimit"] = 0
-    grant([{**rule, "verbs": [verb for verb in rule["verbs"] if verb != "create"]} for rule in role["rules"]])
+    less = [dict(rule) for rule in role["rules"]]
+    for rule in less:
+        if "pytorchjobs" in rule["resources"]:
+            rule["verbs"] = [verb for verb in rule["verbs"] if verb != "create"]
+    grant(less)
     try:
         run_id = begin(stack, job)
         failed = ("wait", f"job/launch-{run_id}", *SPACE, "--for=condition=Failed", "--timeout=200s")
