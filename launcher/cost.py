@@ -83,7 +83,7 @@ class Meter:
         """Return whether a node was bought in an unknown way, because the watches of a job have no nodes."""
         if seen.fresh or seen.training is None:
             return False
-        return not self._known(request, seen).keys() >= _used(request, seen).keys()
+        return not self._find_offerings(request, seen).keys() >= _used(request, seen).keys()
 
     def count(self, request: Request, seen: Observation, now: float) -> Usage:
         """Add the time since the last observation for its nodes, and return the usage.
@@ -93,7 +93,7 @@ class Meter:
         """
         if self._last is not None and now > self._last:
             self._add(now - self._last)
-        self._offerings = self._known(request, seen)
+        self._offerings = self._find_offerings(request, seen)
         used, default = _used(request, seen), _offering(request, ON_DEMAND)
         if seen.fresh:  # a node that is gone is not looked for again
             self._offerings = dict.fromkeys(used, default) | self._offerings
@@ -101,7 +101,7 @@ class Meter:
         self._nodes = tuple((self._offerings.get(name, default), idle) for name, idle in used.items())
         return self.usage
 
-    def _known(self, request: Request, seen: Observation) -> dict[str, Offering]:
+    def _find_offerings(self, request: Request, seen: Observation) -> dict[str, Offering]:
         return self._offerings | {
             node.name: _offering(request, node.labels.get(names.LABEL_CAPACITY_TYPE, ON_DEMAND))
             for node in seen.nodes

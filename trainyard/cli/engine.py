@@ -17,7 +17,7 @@ from typing import Any
 from local import backend
 from local.home import Home, write_atomically
 from trainyard.cli.disk_space import WholeState
-from trainyard.cli.engine_run import Interrupted, watched
+from trainyard.cli.engine_run import Interrupted, run_command
 from trainyard.cli.engine_session import Session, end_recorded
 from trainyard.cli.next_steps import stopped
 from trainyard.cli.output import OUTPUT
@@ -248,7 +248,7 @@ class Engine:
             with OUTPUT.stage(f"pulumi {command}", summary.status):
                 show = shown_by(command, choose if reads else summary.lines)
                 environment = {**self.environment, **(variables or {})}
-                code = watched(words, ROOT, environment, log, record, show, must_stop)
+                code = run_command(words, ROOT, environment, log, record, show, must_stop)
         except Interrupted:
             raise Interrupted(stopped(self.stack, "preview" if reads else command)) from None
         finally:

@@ -24,7 +24,7 @@ class Interrupted(Exception):
     """A user stopped the command, and the engine has ended in order."""
 
 
-def watched(
+def run_command(
     words: Sequence[str],
     directory: Path,
     environment: Mapping[str, str],

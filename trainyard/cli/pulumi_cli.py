@@ -21,7 +21,7 @@ from typing import Any
 from local.home import Home
 from trainyard.cli.drift import EVENT_LOG, EVENT_LOG_VARIABLES, PREVIEW
 from trainyard.cli.engine import ROOT, EngineError, engine_summary, shown_by
-from trainyard.cli.engine_run import Interrupted, watched
+from trainyard.cli.engine_run import Interrupted, run_command
 from trainyard.cli.next_steps import shown, stopped
 from trainyard.cli.output import OUTPUT
 from trainyard.cli.summary import PlanSummary, planned_totals
@@ -152,7 +152,7 @@ def run(
     reads = name in ("plan", "preview", "drift")
     try:
         with OUTPUT.stage(f"pulumi {name}", status):
-            code = watched(words, ROOT, environment, log, None, shown_by(command, choose))
+            code = run_command(words, ROOT, environment, log, None, shown_by(command, choose))
     except Interrupted:
         raise Interrupted(stopped(stack, "preview" if reads else command, "aws")) from None
     if code != 0:

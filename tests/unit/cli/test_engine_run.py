@@ -1,4 +1,4 @@
-"""The engine is watched, not owned: what shows it may end, and asks it to stop in order."""
+"""A command of the engine is followed: whoever shows its output may end, and asks it to stop in order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from local.home import Home
 from trainyard.cli import disk_space
 from trainyard.cli.command_lock import turn
 from trainyard.cli.engine import ROOT, Engine, EngineError
-from trainyard.cli.engine_run import Interrupted, watched
+from trainyard.cli.engine_run import Interrupted, run_command
 
 pytestmark = pytest.mark.unit
 
@@ -28,7 +28,7 @@ SLOW = "trap 'echo cancelled; exit 7' INT; echo begun; while [ ! -e go ]; do sle
 def test_every_line_is_shown_and_the_exit_code_returned(tmp_path: Path) -> None:
     shown: list[str] = []
     words = ["sh", "-c", "echo one; echo two >&2; exit 3"]
-    assert watched(words, tmp_path, os.environ, tmp_path / "log", tmp_path / "record", shown.append) == 3
+    assert run_command(words, tmp_path, os.environ, tmp_path / "log", tmp_path / "record", shown.append) == 3
     assert shown == ["one", "two"]
 
 
@@ -41,7 +41,7 @@ def test_an_interrupt_is_passed_on_and_the_orderly_end_awaited(tmp_path: Path) -
             threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
 
     with pytest.raises(Interrupted, match=r"^sh -c was stopped$"):
-        watched(["sh", "-c", SLOW], tmp_path, os.environ, tmp_path / "log", tmp_path / "record", show)
+        run_command(["sh", "-c", SLOW], tmp_path, os.environ, tmp_path / "log", tmp_path / "record", show)
     assert shown[0] == "begun"
     assert shown[-1] == "cancelled"
 
@@ -65,7 +65,7 @@ def test_an_interrupted_engine_says_how_its_own_stack_goes_on(
     def interrupted(*_arguments: object) -> int:
         raise Interrupted("stopped")
 
-    monkeypatch.setattr("trainyard.cli.engine.watched", interrupted)
+    monkeypatch.setattr("trainyard.cli.engine.run_command", interrupted)
     with pytest.raises(Interrupted) as said:
         Engine(tmp_path / "home", stack, {}).run(command)
     assert str(said.value) == told
@@ -74,9 +74,9 @@ def test_an_interrupted_engine_says_how_its_own_stack_goes_on(
 def test_a_killed_watcher_does_not_end_the_engine(tmp_path: Path) -> None:
     log = tmp_path / "log"
     code = (
-        "import os, sys, pathlib; from trainyard.cli.engine_run import watched; "
+        "import os, sys, pathlib; from trainyard.cli.engine_run import run_command; "
         "log = pathlib.Path(sys.argv[2]); record = log.with_suffix('.record'); "
-        "watched(['sh', '-c', sys.argv[1]], pathlib.Path('.'), os.environ, log, record, print)"
+        "run_command(['sh', '-c', sys.argv[1]], pathlib.Path('.'), os.environ, log, record, print)"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     watcher = subprocess.Popen(
@@ -193,9 +193,7 @@ def test_a_full_disk_gets_space_for_the_last_write_and_the_engine_is_to_stop(
     assert keeper.disk_was_full
 
 
-def test_watched_command_that_has_to_stop_is_asked_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_command_that_has_to_stop_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainyard.cli.engine_run.POLL_SECONDS", 0.02)
     shown: list[str] = []
     asked = (
@@ -203,5 +201,5 @@ def test_watched_command_that_has_to_stop_is_asked_once(
     )
     words = ["sh", "-c", f"{asked}; sleep 0.2; exit 4"]
     log, record = tmp_path / "log", tmp_path / "record"
-    code = watched(words, tmp_path, os.environ, log, record, shown.append, lambda: "ready" in shown)
+    code = run_command(words, tmp_path, os.environ, log, record, shown.append, lambda: "ready" in shown)
     assert (code, shown) == (4, ["ready", "asked"])

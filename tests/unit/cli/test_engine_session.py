@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from local.cluster.record import Process, read_stat
-from trainyard.cli.engine_run import watched
+from trainyard.cli.engine_run import run_command
 from trainyard.cli.engine_session import MARK, Session, end_recorded, started
 
 pytestmark = pytest.mark.unit
@@ -65,7 +65,7 @@ def test_what_a_killed_engine_leaves_is_ended_by_the_command_that_shows_it(
 
     killer = threading.Thread(target=kill)
     killer.start()
-    code = watched(["bash", "-c", ENGINE], tmp_path, os.environ, tmp_path / "log", record, lambda _: None)
+    code = run_command(["bash", "-c", ENGINE], tmp_path, os.environ, tmp_path / "log", record, lambda _: None)
     killer.join()
     assert code == -signal.SIGKILL
     assert list(seen[0].members()) == []

@@ -176,12 +176,12 @@ def test_rows_of_engine_are_counted_but_for_a_plan(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def watched(*arguments: Any) -> int:
+    def run_command(*arguments: Any) -> int:
         for row in ROWS:
             arguments[5](row)
         return 0
 
-    monkeypatch.setattr("trainyard.cli.engine.watched", watched)
+    monkeypatch.setattr("trainyard.cli.engine.run_command", run_command)
     Engine(tmp_path / "home", "local", {}).run(command)
     assert len(capsys.readouterr().out.splitlines()) == lines
 
