@@ -55,7 +55,7 @@ def unknown(offering: Offering) -> None:
 
 
 def to_annotations(usage: Usage) -> dict[str, str]:
-    """Return the annotations of a training job with this usage. Without any price, it has no cost."""
+    """Return the annotations of a training job with this usage. The cost is omitted if no price is known."""
     found = {
         names.ANNOTATION_NODE_HOURS: f"{usage.node_seconds / 3600:.4f}",
         names.ANNOTATION_IDLE_NODE_HOURS: f"{usage.idle_node_seconds / 3600:.4f}",
@@ -76,11 +76,11 @@ class Meter:
     _offerings: dict[str, Offering] = field(default_factory=dict)
 
     def resume(self, usage: Usage) -> None:
-        """Continue after another launcher. The time between both is not counted."""
+        """Continue after another launcher. The time between the two launchers is not counted."""
         self.usage, self._last, self._nodes = usage, None, ()
 
     def lacks_nodes(self, request: Request, seen: Observation) -> bool:
-        """Return whether a node was bought in an unknown way, because the watches of a job have no nodes."""
+        """Return whether a node's capacity type is unknown. The watches of a running job have no nodes."""
         if seen.fresh or seen.training is None:
             return False
         return not self._find_offerings(request, seen).keys() >= _used(request, seen).keys()
@@ -89,7 +89,7 @@ class Meter:
         """Add the time since the last observation for its nodes, and return the usage.
 
         Args:
-            now: The time of a clock that nobody sets, in seconds.
+            now: The time of a monotonic clock, in seconds.
         """
         if self._last is not None and now > self._last:
             self._add(now - self._last)

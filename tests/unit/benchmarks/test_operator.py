@@ -158,7 +158,7 @@ def sweep(*wrongs: str, complete: bool = True) -> Result:
     kills = [(Kill(write=1, moment=moment), "POST /api") for moment in MOMENTS]
     tried = [*kills, (Kill(write=2, moment="before"), "")] if complete else kills
     made = [
-        Outcome(kill=kill, commit="abc", at=at, told="", wrongs=() if index else wrongs)
+        Outcome(kill=kill, commit="abc", at=at, summary="", wrongs=() if index else wrongs)
         for index, (kill, at) in enumerate(tried)
     ]
     return Result(of="controller", commit="abc", seed=1, outcomes=made, complete=complete)
@@ -168,8 +168,8 @@ def sweep(*wrongs: str, complete: bool = True) -> Result:
     ("wrongs", "name"),
     [
         ((), ""),
-        (("made besides: Job vit-0 of TorchrunJob (1 times)",), "duplicates"),
-        (("left besides: Pod x of nobody",), "orphans"),
+        (("made in addition: Job vit-0 of TorchrunJob (1 times)",), "duplicates"),
+        (("left in addition: Pod x of nobody",), "orphans"),
         (("before: after its end: Job vit-1 of TorchrunJob was made",), "re-runs"),
         (("never made: Service vit of TorchrunJob",), "missing"),
     ],
