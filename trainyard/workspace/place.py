@@ -116,6 +116,8 @@ def _update(incoming: Path, into: Path, control: Path, digest: str, new: Content
         _remove(into, path, old[path], kept)
     for path in changed:
         _put(incoming, into, path, known[path], kept)
+    # Before the state: of a complete workspace, nobody removes what a killed process left.
+    shutil.rmtree(incoming, ignore_errors=True)
     _save(control, State(digest, {path: [what] for path, what in new.items()}))
     return Applied(len(changed), len(gone), tuple(kept.places))
 
