@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.workspace.archives import Killed, killed_at, memory_directory
+from trainyard.workspace import place
 from trainyard.workspace.archive import pack
 from trainyard.workspace.place import apply, is_own, placed
 
@@ -92,6 +93,23 @@ def test_is_own_compares_contents(tmp_path: Path) -> None:
 def tree(root: Path) -> list[str]:
     shown = {str(path.relative_to(root)) for path in root.rglob("*")}
     return sorted(each for each in shown if not each.startswith(".torchrun-workspace"))
+
+
+def test_apply_that_is_complete_leaves_no_unpacked_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is killed right after it wrote the state leaves it to nobody."""
+    save, copies = place._save, {}
+
+    def look(control: Path, state: place.State) -> None:
+        copies[state.digest] = len([*control.glob("incoming-*")])
+        save(control, state)
+
+    monkeypatch.setattr(place, "_save", look)
+    write(tmp_path / "source", "a", "1")
+    archive = pack(tmp_path / "source", directory=tmp_path)
+    apply(archive.file, archive.digest, tmp_path / "into")
+    assert copies == {"": 1, archive.digest: 0}
 
 
 def test_apply_creates_and_removes_empty_directories(tmp_path: Path) -> None:
