@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from typing import NamedTuple
 from prometheus_client.parser import text_string_to_metric_families
 
 from launcher.actions import placeholders
-from launcher.observe import Observation
+from launcher.observe import RESERVED, Observation
 from launcher.outcome import is_live, workers
 from launcher.progress import Usage
 from launcher.request import Request
@@ -31,7 +32,6 @@ METRICS_URL = "http://karpenter.kube-system.svc:8080/metrics"
 # The price of an offering in USD per hour (pkg/controllers/metrics/metrics.go).
 PRICE_METRIC = "karpenter_cloudprovider_instance_type_offering_price_estimate"
 ON_DEMAND = "on-demand"
-RESERVED = "reserved"
 _TIMEOUT_SECONDS = 5.0
 _RETRY_SECONDS = 10.0
 _REFRESH_SECONDS = 3600.0
@@ -72,12 +72,12 @@ class Meter:
     price: Price
     usage: Usage = field(default_factory=Usage)
     _last: float | None = None
-    _nodes: tuple[tuple[Offering, bool], ...] = ()
+    _nodes: Counter[tuple[Offering, bool]] = field(default_factory=Counter)
     _offerings: dict[str, Offering] = field(default_factory=dict)
 
     def resume(self, usage: Usage) -> None:
         """Continue after another launcher. The time between the two launchers is not counted."""
-        self.usage, self._last, self._nodes = usage, None, ()
+        self.usage, self._last, self._nodes = usage, None, Counter()
 
     def lacks_nodes(self, request: Request, seen: Observation) -> bool:
         """Return whether a node's capacity type is unknown. The watches of a running job have no nodes."""
@@ -98,7 +98,7 @@ class Meter:
         if seen.fresh:  # a node that is gone is not looked for again
             self._offerings = dict.fromkeys(used, default) | self._offerings
         self._last = now
-        self._nodes = tuple((self._offerings.get(name, default), idle) for name, idle in used.items())
+        self._nodes = Counter((self._offerings.get(name, default), idle) for name, idle in used.items())
         return self.usage
 
     def _find_offerings(self, request: Request, seen: Observation) -> dict[str, Offering]:
@@ -109,14 +109,14 @@ class Meter:
 
     def _add(self, seconds: float) -> None:
         usage = self.usage
-        for offering, idle in self._nodes:
-            price = self.price(offering)
+        for (offering, idle), nodes in self._nodes.items():
+            price, added = self.price(offering), nodes * seconds
             usage = replace(
                 usage,
-                node_seconds=usage.node_seconds + seconds,
-                idle_node_seconds=usage.idle_node_seconds + seconds * idle,
-                unpriced_node_seconds=usage.unpriced_node_seconds + seconds * (price is None),
-                usd=usage.usd + seconds / 3600 * (price or 0.0),
+                node_seconds=usage.node_seconds + added,
+                idle_node_seconds=usage.idle_node_seconds + added * idle,
+                unpriced_node_seconds=usage.unpriced_node_seconds + added * (price is None),
+                usd=usage.usd + added / 3600 * (price or 0.0),
             )
         self.usage = usage
 

@@ -16,7 +16,7 @@ from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, Client, JsonObject
 from trainyard.k8s.informer import Informers, ListWatch
 from trainyard.k8s.lease import LeaseStore, ObjectsStore
-from trainyard.k8s.objects import Objects
+from trainyard.k8s.objects import MERGE_PATCH, Objects
 
 T = TypeVar("T")
 
@@ -216,7 +216,7 @@ class KubernetesGateway:
         # With another uid, the API server answers with a conflict.
         body = {"metadata": {"uid": uid, "annotations": dict(annotations)}}
         try:
-            self._client.request("PATCH", path, body=body, content_type="application/merge-patch+json")
+            self._client.request("PATCH", path, body=body, content_type=MERGE_PATCH)
         except ApiError as error:
             if error.status not in (_NOT_FOUND, _CONFLICT):
                 raise

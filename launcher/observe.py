@@ -15,7 +15,7 @@ from trainyard.k8s.quantity import Amount
 Object = Mapping[str, Any]
 
 _ALL = 2**63
-_RESERVED = "reserved"
+RESERVED = "reserved"
 NODE_CLASS_GROUP = "karpenter.k8s.aws"
 # Kubernetes' own Events have at most 1,024 characters (k8s.io/client-go, tools/events: maxNoteLength).
 _LONGEST_MESSAGE = 1024
@@ -280,7 +280,7 @@ def reserved_class(item: Object) -> str:
         for each in template.get("requirements") or ()
         if each["key"] == names.LABEL_CAPACITY_TYPE and each.get("operator") == "In"
     ]
-    alone = bought == [(_RESERVED,)] and named.get("group") == NODE_CLASS_GROUP
+    alone = bought == [(RESERVED,)] and named.get("group") == NODE_CLASS_GROUP
     return str(named.get("name") or "") if alone else ""
 
 

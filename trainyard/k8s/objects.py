@@ -14,7 +14,7 @@ T = TypeVar("T")
 # The content of server-side apply, which is YAML, and so JSON
 # (https://kubernetes.io/docs/reference/using-api/server-side-apply/).
 _APPLY = "application/apply-patch+yaml"
-_MERGE = "application/merge-patch+json"  # RFC 7386: of a list, all of it
+MERGE_PATCH = "application/merge-patch+json"  # RFC 7386: of a list, all of it
 _NOT_FOUND = 404
 _CONFLICT = 409
 
@@ -114,7 +114,7 @@ class Objects:
         meta = {"resourceVersion": item["metadata"]["resourceVersion"], "finalizers": [*finalizers]}
         try:
             query = {"fieldManager": self._manager}
-            self._client.request("PATCH", path_of(item), query, {"metadata": meta}, content_type=_MERGE)
+            self._client.request("PATCH", path_of(item), query, {"metadata": meta}, content_type=MERGE_PATCH)
         except ApiError as error:
             if error.status in (_NOT_FOUND, _CONFLICT):
                 return False
