@@ -74,7 +74,9 @@ class Story:
     def wait(self, done: Callable[[], object], what: str) -> None:
         deadline = time.monotonic() + WAIT_SECONDS
         while not done():
-            assert time.monotonic() < deadline, f"not within {WAIT_SECONDS} s: {what}"
+            up = self.first_up
+            assert up.process is None or not up.process.poll(), f"`up` failed before {what}:\n{up.text}"
+            assert time.monotonic() < deadline, f"not within {WAIT_SECONDS} s: {what}\n{up.text}"
             time.sleep(POLL_SECONDS)
 
     @contextmanager
