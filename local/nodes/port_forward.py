@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 PROTOCOL = "portforward.k8s.io"
 CHUNK = 1 << 15
 CONNECT_SECONDS = 10.0
-# The data that waits for a pod's program, before all connections of the session wait for it.
+# The data that waits for a pod's program, before the client's other messages, and with them its end, wait for it.
 PENDING_BYTES = 1 << 24
 # A compressed block may be a thousand times as long.
 HEADER_BYTES = 1 << 16

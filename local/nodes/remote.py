@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from aiohttp import WSMsgType, web
 from multidict import MultiMapping
 
+from local.nodes.port_forward import PENDING_BYTES
 from local.nodes.process import Entry
 
 STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
@@ -149,6 +150,8 @@ class Session:
         transport, protocol = await loop.connect_write_pipe(
             lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), os.fdopen(descriptor, "wb", 0)
         )
+        # While `drain` waits for a program that does not read, nothing notices that the client has disconnected.
+        transport.set_write_buffer_limits(PENDING_BYTES)
         self._transports.append(transport)
         self.input = asyncio.StreamWriter(transport, protocol, None, loop)
 

@@ -211,6 +211,31 @@ def test_attach_sends_input_and_the_output_from_now_on(pki: Path, once: bool) ->
     assert (found.code, found.closed) == (0, 1000)
 
 
+@pytest.mark.parametrize("verb", ["exec", "attach"])
+def test_disconnect_ends_the_session_of_a_program_that_reads_nothing(pki: Path, verb: str) -> None:
+    log = pki / "0.log"
+    log.touch()
+
+    async def client(socket: aiohttp.ClientWebSocketResponse) -> None:
+        for _ in range(100):
+            await socket.send_bytes(bytes([STDIN]) + bytes(1 << 14))
+        async with asyncio.timeout(5):  # the server answers the end of the session
+            await socket.close()
+
+    async def run() -> Exec:
+        unread, ours = create_stdin(pki / "stdin", once=False)
+        target = container()
+        target.clock, target.running = Clock(log), asyncio.Event()
+        target.open_stdin = Process(pki, os.getpid(), None, ours).open_stdin
+        target.running.set()
+        command = ("sleep", "60") if verb == "exec" else ()
+        found = await _stream(pki, target, f"{verb}/training/one/main", command, "input output", client)
+        os.close(unread)
+        return found
+
+    assert asyncio.run(asyncio.wait_for(run(), SECONDS)).closed == 1000
+
+
 @pytest.mark.parametrize(
     ("inside", "path", "headers", "status", "said"),
     [
