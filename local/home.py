@@ -15,8 +15,16 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 # This path always belongs to the local cloud, whatever it contains.
 OWN = CHECKOUT / ".local"
 
+# The scripts that start `trainyard` set it. make sets the other for its recipes, which run `trainyard` too.
+STARTED, BY_MAKE = "TRAINYARD_STARTED", "MAKELEVEL"
+
 # sockaddr_un.sun_path holds 108 bytes with the final zero (unix(7)).
 SOCKET_PATH_BYTES = 107
+
+
+def user_program() -> str:
+    """Return the program whose commands the user types, `make` or `trainyard`, for messages."""
+    return "make" if BY_MAKE in os.environ or STARTED not in os.environ else "trainyard"
 
 
 class Home:

@@ -5,16 +5,13 @@ does, who runs make or `trainyard`.
 from __future__ import annotations
 
 import argparse
-import os
 import re
+
+from local.home import user_program
 
 YES = ("1", "yes", "true", "on")
 NO = ("0", "no", "false", "off")
 WANTED = f"it must be {', '.join(YES[:-1])} or {YES[-1]}, or {', '.join(NO[:-1])} or {NO[-1]}"
-
-
-# The scripts that start `trainyard` set it. make sets the other for its recipes, which run `trainyard` too.
-STARTED, BY_MAKE = "TRAINYARD_STARTED", "MAKELEVEL"
 
 
 class AnswerError(Exception):
@@ -56,7 +53,7 @@ def nodes(name: str, text: str) -> int:
 
 def user_variable(name: str, value: str = "") -> str:
     """Return a variable of make for a message, with its value if there is one: `CLOUD=local`, or `--cloud local`."""
-    if _in_words_of_make():
+    if user_program() == "make":
         return f"{name}={value}" if value else name
     if name == "PREFLIGHT":
         return "--no-preflight"
@@ -72,14 +69,10 @@ def user_command(target: str, stack: str, cloud: str, **variables: str) -> str:
         cloud: local or aws.
         variables: Other variables of make and their values.
     """
-    words = ["make" if _in_words_of_make() else "trainyard", target]
+    words = [user_program(), target]
     # `local` is the default stack.
     if stack != "local" or variables:
         words.append(user_variable("STACK", stack))
     if cloud == "local" and stack != "local":
         words.append(user_variable("CLOUD", "local"))
     return " ".join([*words, *(user_variable(name, value) for name, value in variables.items())])
-
-
-def _in_words_of_make() -> bool:
-    return BY_MAKE in os.environ or STARTED not in os.environ

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from local.home import BY_MAKE, STARTED
 from trainyard.cli.arguments import parse, parser
 from trainyard.cli.dispatch import EXPECTED
-from trainyard.cli.make_variables import BY_MAKE, STARTED, AnswerError, is_yes, nodes, user_command
+from trainyard.cli.make_variables import AnswerError, is_yes, nodes, user_command
 
 pytestmark = pytest.mark.unit
 

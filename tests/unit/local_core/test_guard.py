@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from local.cluster.shell import execute, tool_environment
+from local.cluster.shell import execute, print_status, tool_environment
 from local.guard import (
     CREDENTIALS,
     ForeignCloudError,
@@ -18,7 +18,7 @@ from local.guard import (
     is_loopback,
     refuse_foreign,
 )
-from local.home import CHECKOUT, Home
+from local.home import BY_MAKE, CHECKOUT, STARTED, Home
 from trainyard.cli.engine import Engine
 
 pytestmark = pytest.mark.unit
@@ -184,6 +184,16 @@ def test_kubeconfig_of_the_person_stays_in_force(
     assert [each["KUBECONFIG"] for each in became] == [found.replace("OURS", ours), ours]
 
 
-def test_without_a_running_cloud_the_environment_says_how_to_start_one(tmp_path: Path) -> None:
-    with pytest.raises(NotRunningError, match="`make up` starts it"):
-        cloud_environment(Home(tmp_path))
+@pytest.mark.parametrize("program", ["make", "trainyard"])
+def test_not_running_names_the_command_in_the_users_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], program: str
+) -> None:
+    monkeypatch.delenv(BY_MAKE, raising=False)
+    monkeypatch.setenv(STARTED, "yes")
+    if program == "make":
+        monkeypatch.setenv(BY_MAKE, "1")
+    for call in (cloud_environment, tool_environment):
+        with pytest.raises(NotRunningError, match=f"`{program} up` starts it"):
+            call(Home(tmp_path))
+    print_status(Home(tmp_path), None, as_json=False)
+    assert f"`{program} up` starts it" in capsys.readouterr().out
