@@ -21,7 +21,7 @@ from typing import Any
 from local.cluster import commands, kubeconfig
 from local.cluster.commands import Plan
 from local.cluster.network import Claim, claim_number
-from local.cluster.pki import Authority, Pair, signing_key, write_private
+from local.cluster.pki import KUBELET_CLIENT, Authority, Pair, signing_key, write_private
 from local.cluster.processes import Command, Processes, last_line
 from local.cluster.record import Process, read_stat
 from local.cluster.usage import descendants
@@ -200,7 +200,7 @@ class ControlPlane:
         ).write(plan.pki, "api-server")
         authority.issue("etcd", hosts=["localhost"], addresses=["127.0.0.1"]).write(plan.pki, "etcd")
         authority.issue("kube-apiserver").write(plan.pki, "etcd-client")
-        authority.issue("kube-apiserver-kubelet-client").write(plan.pki, "kubelet-client")
+        authority.issue(KUBELET_CLIENT).write(plan.pki, "kubelet-client")
         authority.issue("kubelet", hosts=["localhost"], addresses=["127.0.0.1"]).write(plan.pki, "kubelet")
         write_private(plan.pki / "service-accounts.key", signing_key())
         administrator = authority.issue("kubernetes-admin", group="system:masters")

@@ -15,6 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 VALID = datetime.timedelta(days=365)
+# The user name of the API server at the kubelets, as kubeadm names it.
+KUBELET_CLIENT = "kube-apiserver-kubelet-client"
 # New certificates stay valid if the clock is set back a little.
 SKEW = datetime.timedelta(hours=1)
 

@@ -1,4 +1,7 @@
-"""The kubelets' HTTPS server: container logs, exec, attach and port-forward."""
+"""The kubelets' HTTPS server: container logs, exec, attach and port-forward.
+
+Only the API server may call it, which has checked what its own clients may do.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ import asyncio
 import contextlib
 import ssl
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from aiohttp import web
 
+from local.cluster.pki import KUBELET_CLIENT
 from local.nodes import logs, port_forward, remote
 from local.nodes.api import epoch
 from local.nodes.container import Container
@@ -18,10 +23,7 @@ from local.nodes.process import NotRunningError
 
 
 def serving_tls(pki: Path) -> ssl.SSLContext:
-    """Return TLS with the kubelets' certificate. Clients need a certificate of the cluster, as the API server has.
-
-    Other users of this machine can't read the log files (`Home.make`), so they must not read logs here either.
-    """
+    """Return TLS with the kubelets' certificate. Clients need a certificate of the cluster."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(pki / "kubelet.crt", pki / "kubelet.key")
     tls.load_verify_locations(pki / "ca.crt")
@@ -56,6 +58,25 @@ def _http_error(kind: type[web.HTTPError], message: str) -> web.HTTPError:
     (k8s.io/apimachinery@v0.35.4 pkg/util/httpstream/spdy/roundtripper.go).
     """
     return kind(text=remote.error_status(kind.status_code, message), content_type="application/json")
+
+
+@web.middleware
+async def authorize(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Refuse clients other than the API server.
+
+    A kubelet on EKS asks the API server what a client may do (TokenReview, SubjectAccessReview). The API server has
+    all rights there, and it is the only client of the local nodes.
+    """
+    certificate = request.get_extra_info("peercert") or {}
+    names = dict(pair for attributes in certificate.get("subject", ()) for pair in attributes)
+    if (user := names.get("commonName")) != KUBELET_CLIENT:
+        raise _http_error(
+            web.HTTPForbidden,
+            f"user {user!r}: is not the API server. Use `kubectl logs`, `exec` or `port-forward`",
+        )
+    return await handler(request)
 
 
 class _TakenConnection(asyncio.StreamReaderProtocol):
@@ -104,11 +125,10 @@ class Kubelet:
 
     async def start(self) -> int:
         """Listen, on the previous port if it is free. Return the port."""
-        app = web.Application()
+        app = web.Application(middlewares=[authorize])
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
         app.router.add_route("*", "/{verb:exec|attach}/{namespace}/{pod}/{container}", self._stream)
         app.router.add_route("*", "/portForward/{namespace}/{pod}", self._port_forward)
-        app.router.add_get("/healthz", self._health)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         tls = serving_tls(self.pki)
@@ -126,9 +146,6 @@ class Kubelet:
         """Close all connections."""
         if self._runner is not None:
             await self._runner.cleanup()
-
-    async def _health(self, _request: web.Request) -> web.Response:
-        return web.Response(text="ok")
 
     def _pod(self, request: web.Request) -> Pod:
         namespace, name = request.match_info["namespace"], request.match_info["pod"]

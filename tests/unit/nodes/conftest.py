@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from local.cluster.pki import Authority
+from local.cluster.pki import KUBELET_CLIENT, Authority
 
 
 @pytest.fixture
@@ -16,5 +16,6 @@ def pki(tmp_path: Path) -> Path:
         (tmp_path / name / "ca.crt").write_bytes(authority.certificate)
         kubelet = authority.issue("kubelet", hosts=["localhost"], addresses=["127.0.0.1"])
         kubelet.write(tmp_path / name, "kubelet")
-        authority.issue("kube-apiserver-kubelet-client").write(tmp_path / name, "kubelet-client")
+        authority.issue(KUBELET_CLIENT).write(tmp_path / name, "kubelet-client")
+        authority.issue("system:kube-scheduler").write(tmp_path / name, "scheduler")
     return tmp_path

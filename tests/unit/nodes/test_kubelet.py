@@ -1,8 +1,9 @@
-"""The kubelets' server: logs for who has a certificate of the cluster, and for nobody else."""
+"""The kubelets' server: logs for the API server alone."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,17 +20,17 @@ pytestmark = pytest.mark.unit
 LOGS = "/containerLogs/training/one/main"
 
 
-def get(pki: Path, client: str | None) -> str:
-    """The logs as a client gets them that has the certificate of a cluster, or none."""
+def get(pki: Path, client: str | None) -> tuple[int, str]:
+    """The answer to a request for logs from a client with one of the certificates in `pki`, or with none."""
     log = Clock(pki / "0.log")
     log.path.write_text("step=1\n")
     container = SimpleNamespace(name="main", clock=log, running=asyncio.Event(), simulated=False)
     pods: Any = SimpleNamespace(find=lambda *_: SimpleNamespace(every=[container]))
     tls = ssl.create_default_context(cafile=str(pki / "ours" / "ca.crt"))
     if client is not None:
-        tls.load_cert_chain(pki / client / "kubelet-client.crt", pki / client / "kubelet-client.key")
+        tls.load_cert_chain(pki / f"{client}.crt", pki / f"{client}.key")
 
-    async def ask() -> str:
+    async def ask() -> tuple[int, str]:
         kubelet = Kubelet(pods, pki, pki / "ours")
         port = await kubelet.start()
         try:
@@ -37,7 +38,7 @@ def get(pki: Path, client: str | None) -> str:
                 aiohttp.ClientSession() as session,
                 session.get(f"https://127.0.0.1:{port}{LOGS}", ssl=tls) as answer,
             ):
-                return await answer.text()
+                return answer.status, await answer.text()
         finally:
             await kubelet.stop()
 
@@ -45,10 +46,16 @@ def get(pki: Path, client: str | None) -> str:
 
 
 def test_kubelet_with_the_api_servers_certificate_sends_logs(pki: Path) -> None:
-    assert get(pki, "ours") == "step=1\n"
+    assert get(pki, "ours/kubelet-client") == (200, "step=1\n")
 
 
-@pytest.mark.parametrize("client", [None, "others"])
+def test_kubelet_with_another_cluster_certificate_is_forbidden(pki: Path) -> None:
+    status, body = get(pki, "ours/scheduler")
+    assert status == 403
+    assert "user 'system:kube-scheduler'" in json.loads(body)["message"]
+
+
+@pytest.mark.parametrize("client", [None, "others/kubelet-client"])
 def test_kubelet_without_cluster_certificate_refuses(pki: Path, client: str | None) -> None:
     with pytest.raises(aiohttp.ClientError):
         get(pki, client)
