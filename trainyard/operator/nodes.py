@@ -152,9 +152,10 @@ def _decide(
     """Start, wait with placeholders, or end this try. Anything but a wait needs a read without caches."""
     since = state.since
     progress = Progress(attempt=state.tries, candidate=0, since=since, began=since)
-    counted = _count(request, seen)
+    free = capacity.count(request, seen)
+    counted = _count_reserved(request, seen, free)
     decision = capacity.decide(request, seen, counted, started=since, quorum_since=state.quorum_since)
-    never = "" if counted.usable else _find_verdict(request, seen, since)
+    never = "" if counted.usable else _find_verdict(request, seen, since, has_free_node=bool(free.usable))
     initialized = {each.uid: ctx.now for each in seen.claims if each.initialized}
     late = node_release.overdue(request, seen, since=since, heard=since, complete=initialized)
     if not seen.fresh and (never or late or not isinstance(decision, capacity.Wait)):
@@ -267,27 +268,29 @@ def _impossible(attempt: AttemptSpec, request: JobRequest, seen: Observation, si
     return taint_problem(attempt, seen.pool) if seen.pool is not None else ""
 
 
-def _count(request: JobRequest, seen: Observation) -> Count:
-    """Count the nodes on which a placeholder of the job runs.
+def _count_reserved(request: JobRequest, seen: Observation, free: Count) -> Count:
+    """Count those of the free nodes on which a placeholder of the job runs.
 
     Two jobs may see the same idle node at the same moment. The scheduler gives it to one of them. No placeholder starts
     on a node that the workers' node affinity excludes.
     """
-    found = capacity.count(request, seen)
-    held = {each.node for each in placeholders(request, seen) if each.phase not in _FINISHED}
-    idle = {name: "free, but no placeholder of the job runs there" for name in {*found.usable} - held}
-    usable = tuple(name for name in found.usable if name in held)
-    return replace(found, usable=usable, unusable={**found.unusable, **idle})
+    reserved = {each.node for each in placeholders(request, seen) if each.phase not in _FINISHED}
+    idle = {name: "free, but no placeholder of the job runs there" for name in {*free.usable} - reserved}
+    usable = tuple(name for name in free.usable if name in reserved)
+    return replace(free, usable=usable, unusable={**free.unusable, **idle})
 
 
-def _find_verdict(request: JobRequest, seen: Observation, since: float) -> str:
-    """Return Karpenter's message if it can never launch a node for a placeholder of this wait."""
+def _find_verdict(request: JobRequest, seen: Observation, since: float, *, has_free_node: bool) -> str:
+    """Return Karpenter's message if it can never launch a node for a placeholder of this wait.
+
+    A message about the whole pool does not count with a free node, on which a placeholder may be about to start.
+    """
     pool = request.pool.name
     own = {request.placeholder_name(index) for index in range(request.max_nodes)}
     for each in seen.warnings:
         if each.at < since:
             continue
-        if (each.kind, each.reason) == _NO_TYPE and each.name == pool:
+        if (each.kind, each.reason) == _NO_TYPE and each.name == pool and not has_free_node:
             return f"pool {pool} has no available instance type: {each.message}. Set another type or zone in the pool"
         if each.kind == "Pod" and each.name in own and _NEVER.search(each.message):
             message = each.message.removeprefix("Failed to schedule pod, ")

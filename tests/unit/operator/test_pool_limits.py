@@ -82,6 +82,20 @@ def test_pool_without_types_is_reported() -> None:
     assert f"pool {POOL} has no available instance type" in life.status["message"]
 
 
+def test_pool_without_types_is_not_reported_with_free_node() -> None:
+    life = Pooled({"numGPUs": 8})
+    life.reconcile()
+    life.api.add("free")
+    life.api.warn(
+        "NodePool", POOL, "NodePool requirements filtered out all types", "NoCompatibleInstanceTypes"
+    )
+    life.reconcile()
+    assert life.state == ("Pending", n.REASON_WAITING_FOR_NODES)
+    life.api.schedule()
+    life.reconcile()
+    assert life.state[0] == n.PHASE_PROVISIONING
+
+
 def test_queue_status_has_what_submit_checks() -> None:
     life = Pooled({"numGPUs": 8}, PART)
     life.api.annotations = NODE
