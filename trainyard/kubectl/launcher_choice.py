@@ -24,8 +24,8 @@ from trainyard.operator.launcher_detection import (
     Detection,
     Read,
     detect_launcher,
-    find_conflict,
 )
+from trainyard.operator.launcher_flags import find_conflict
 from trainyard.operator.resources import InvalidJob, Size, distribute
 
 JsonObject = dict[str, Any]

@@ -25,7 +25,8 @@ from trainyard.operator.context import (
 )
 from trainyard.operator.diagnostics import ended_sync_pod, is_abandoned, workspace_wait
 from trainyard.operator.gang import build_pod_group, gang_wait
-from trainyard.operator.launcher_detection import detect_launcher, find_conflict
+from trainyard.operator.launcher_detection import detect_launcher
+from trainyard.operator.launcher_flags import find_conflict
 from trainyard.operator.nodes import (
     NodesChosen,
     NodesPending,

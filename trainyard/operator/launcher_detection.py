@@ -2,7 +2,7 @@
 
 Under torchrun, another launcher would start its processes once for each GPU. So only plain programs run under torchrun.
 A program that is not known runs without torchrun, and the user gets a message. Commands are read, not evaluated: all
-branches count. Entry points: `detect_launcher`, and `find_conflict` for a launcher that does not fit the job.
+branches count. Entry point: `detect_launcher`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from posixpath import basename, dirname, join, normpath
 from typing import Final
 
-from trainyard.operator.api.job import NO_LAUNCHER, TORCHRUN, JobSpec
-from trainyard.operator.resources import Size
+from trainyard.operator.api.job import NO_LAUNCHER, TORCHRUN
 
 PYTHON: Final = re.compile(r"python[0-9.]*")
 PYTHON_MODULE: Final = "python -m "
@@ -99,32 +98,6 @@ _REFERENCE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)(?:\[[@*]\])?(?::?-([^{}$`]*)
 # Limits of what one command may expand to, and of the scripts of a job.
 _MAX_WORDS, _MAX_LENGTH, _MAX_SCRIPTS = 256, 2048, 99
 
-# The flags that must fit the job, of torchrun (torch/distributed/run.py, 2.x) and of other launchers:
-# https://huggingface.co/docs/accelerate/package_reference/cli; deepspeed/launcher/runner.py; composer/cli/launcher.py.
-_NODES: Final = ("num_machines", "num_nodes")
-_PROCESSES_OF_NODE: Final = ("devices", "nproc", "nproc_per_node", "num_gpus")
-_PROCESSES: Final = ("n", "np", "num_proc", "num_processes", "world_size")
-# The flags of each launcher, by the start of its name. Other flags may be those of the program that it starts.
-_OWN_FLAGS: Final = {
-    "accelerate": ("num_machines", "num_processes"),
-    "colossalai": ("nproc_per_node",),
-    "composer": ("nproc", "world_size"),
-    "deepspeed": ("num_nodes", "num_gpus"),
-    "fabric": ("num_nodes", "devices"),
-    "horovod": ("np", "num_proc"),
-    "lightning": ("num_nodes", "devices"),
-    "mpi": ("n", "np"),
-}
-# torchrun's flags without a value.
-_SWITCHES: Final = (
-    "standalone", "module", "m", "no_python", "run_path", "use_env", "virtual_local_rank", "help",
-)  # fmt: skip
-_LOCAL: Final = re.compile(r"(localhost|127(\.\d+){3}|0\.0\.0\.0|\[?::1?\]?)(:\d*)?")
-_ADVICE: Final = (
-    "Use a plain program instead, such as python train.py: torchrun starts it once for each GPU, and Accelerate and "
-    "DeepSpeed read its variables. Or set launcher to none, and set the nodes with the launcher's own flags"
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
@@ -184,16 +157,17 @@ def detect_launcher(
     """Return the programs and the launcher that a command with these further arguments and variables starts."""
     text = " ".join((without_line_end(command), *map(shlex.quote, args)))
     programs = tuple(_Reader(read, dict(variables or {})).programs("", text))
-    for each in sorted(programs, key=lambda one: one.launcher != TORCHRUN):
-        if each.launcher:
-            return Detection(programs=programs, own_launcher=each.launcher, place=each.place)
-    unknown = [each for each in programs if each.launcher is None]
+    for program in sorted(programs, key=lambda found: found.launcher != TORCHRUN):
+        if program.launcher:
+            return Detection(programs=programs, own_launcher=program.launcher, place=program.place)
+    unknown = [program for program in programs if program.launcher is None]
     # A sourced file usually sets variables only.
-    for each in unknown:
-        if each.name not in _SOURCES or len(unknown) == len(programs):
-            verb = re.fullmatch("[a-z]{2,12}", "".join(each.arguments[:1]))
-            name = each.file or f"{each.name} {verb[0] if verb else ''}".rstrip()
-            return Detection(programs=programs, unknown=name, place=each.place, unread=bool(each.file))
+    for program in unknown:
+        if program.name not in _SOURCES or len(unknown) == len(programs):
+            verb = re.fullmatch("[a-z]{2,12}", "".join(program.arguments[:1]))
+            name = program.file or f"{program.name} {verb[0] if verb else ''}".rstrip()
+            is_file = bool(program.file)
+            return Detection(programs=programs, unknown=name, place=program.place, unread=is_file)
     return Detection(programs=programs)
 
 
@@ -208,7 +182,7 @@ def takes_args(command: str) -> bool:
     """Return whether a word after this command would be an argument of a program, not a comment or a program."""
     probe = "\0"  # no command contains it
     commands = _simple_commands(f"{without_line_end(command)} {probe}")
-    return any(probe in each[1:] and each[0] not in ("}", "fi", "done", "esac") for each in commands)
+    return any(probe in words[1:] and words[0] not in ("}", "fi", "done", "esac") for words in commands)
 
 
 @dataclass
@@ -217,7 +191,7 @@ class _Reader:
 
     Attributes:
         read: Returns the text of a script in the workspace.
-        variables: The values of variables. One with several values is `$NAME`; `($NAME)` if one of them is a launcher.
+        variables: The values of variables. One with several values stays unexpanded, unless one of them is a launcher.
     """
 
     read: Read
@@ -237,8 +211,9 @@ class _Reader:
         for raw in _simple_commands(text):
             # The programs in a substitution compute a value, except for launchers.
             inner = [found[1] or found[2] or "" for word in raw for found in _SUBSTITUTION.finditer(word)]
-            yield from (each for one in inner for each in self.programs(place, one) if each.launcher)
-            words = [each for word in raw[:_MAX_WORDS] for each in self._expand(word)][:_MAX_WORDS]
+            in_substitutions = (program for script in inner for program in self.programs(place, script))
+            yield from (program for program in in_substitutions if program.launcher)
+            words = [part for word in raw[:_MAX_WORDS] for part in self._expand(word)][:_MAX_WORDS]
             program = _find_program(words)
             self._assign(words if words[0] in _DECLARATIONS else words[: len(words) - len(program)])
             if words[0] == "cd" and len(words) == 2 and not re.search("[$`]", words[1]):
@@ -248,19 +223,22 @@ class _Reader:
 
     def _expand(self, word: str) -> list[str]:
         """Return the words after the expansion of known variables."""
-        known = self.variables
-        new = _REFERENCE.sub(lambda one: known.get(one[1] or one[2]) or one[3] or one[0], word)[:_MAX_LENGTH]
-        return new.split() or [""] if new != word and _REFERENCE.fullmatch(word) else [new]
+
+        def value(found: re.Match[str]) -> str:
+            return self.variables.get(found[1] or found[2]) or found[3] or found[0]
+
+        expanded = _REFERENCE.sub(value, word)[:_MAX_LENGTH]
+        is_split = expanded != word and _REFERENCE.fullmatch(word)
+        return expanded.split() or [""] if is_split else [expanded]
 
     def _assign(self, words: Sequence[str]) -> None:
-        for name, adds, value in (found.groups() for found in map(_ASSIGNMENT.fullmatch, words) if found):
+        """Record the assignments. A script may assign to a variable in several branches, and all of them count."""
+        for name, appends, value in (found.groups() for found in map(_ASSIGNMENT.fullmatch, words) if found):
             if value.startswith("(") and value.endswith(")"):
                 value = " ".join(value[1:-1].split())
             before = self.variables.get(name, value)
-            if adds or before != value:
-                # `($NAME)` is no variable, so a program that may be a launcher is not known to be plain.
-                is_launcher = before == f"(${name})" or any(map(_starts_launcher, (before, value)))
-                value = f"(${name})" if is_launcher else f"${name}"
+            if appends or before != value:
+                value = _find_launcher(before) or _find_launcher(value) or f"${name}"
             self.variables[name] = value[:_MAX_LENGTH]
 
     def _program(self, place: str, word: str, *arguments: str) -> Iterator[Program]:
@@ -270,7 +248,7 @@ class _Reader:
         if name in _SHELLS:
             rest = _skip_options(rest, "-[a-zA-Z]*[oO]")
             options = arguments[: len(arguments) - len(rest)]
-            is_inline = any(re.fullmatch("-[a-zA-Z]*c[a-zA-Z]*", each) for each in options)
+            is_inline = any(re.fullmatch("-[a-zA-Z]*c[a-zA-Z]*", option) for option in options)
             script = "".join(rest[:1])
             text, file = (script, "") if is_inline else ("", script)
         elif name in _SOURCES:
@@ -304,9 +282,10 @@ class _Reader:
         return name, None
 
 
-def _starts_launcher(value: str) -> bool:
-    """Return whether a command that begins with this value of a variable starts a launcher."""
-    return any(each.launcher for each in _Reader(lambda _: None, {}).programs("", f"{value} x"))
+def _find_launcher(value: str) -> str:
+    """Return the launcher that a command with this value of a variable in front starts, "" for none."""
+    programs = _Reader(lambda _: None, {}).programs("", f"{value} x")
+    return next((program.launcher for program in programs if program.launcher), "")
 
 
 def _find_program(words: list[str]) -> list[str]:
@@ -316,7 +295,7 @@ def _find_program(words: list[str]) -> list[str]:
         if words[0] in _KEYWORDS or _ASSIGNMENT.fullmatch(words[0]):
             words = rest
         elif name in _WRAPPERS and not re.match(r"command -[vV]|eval (\$\(|`)", " ".join([name, *rest[:1]])):
-            values = [each for each in rest if not each.startswith("-") and not _OPERAND.fullmatch(each)]
+            values = [word for word in rest if not word.startswith("-") and not _OPERAND.fullmatch(word)]
             with_value = _VALUE_OPTION
             if letters := _SHORT_OPTIONS.get(name):
                 with_value = rf"-[{letters}]|(?!-\w|--wait$)(?:{_VALUE_OPTION})"
@@ -343,7 +322,7 @@ def _skip_options(
         is_module = _MODULE.fullmatch(words[0]) and not following[:1].isdigit()  # not `numactl -m 0`
         if is_module or not (words[0].startswith("-") or (operand and operand.fullmatch(words[0]))):
             return words
-        has_value = re.fullmatch(with_value, words[0]) is not None
+        takes_value = re.fullmatch(with_value, words[0]) is not None
         if guess and words[0].startswith("-"):
             is_known = _is_known(words[1:])
             # Some wrappers have a switch of this name. In doubt, a known program is no value.
@@ -351,9 +330,11 @@ def _skip_options(
                 is_known and re.fullmatch("-[^enopuw]", words[0])
             )
             # `--replay-mode application python`, but not `--frozen my-train --lr 1`
-            has_other = "=" not in words[0] and following[:1] not in ("", "-") and _is_known(words[2:])
-            has_value = not is_program and (has_value or (has_other and not is_known))
-        words = words[2 if has_value else 1 :]
+            is_before_program = (
+                "=" not in words[0] and following[:1] not in ("", "-") and _is_known(words[2:])
+            )
+            takes_value = not is_program and (takes_value or (is_before_program and not is_known))
+        words = words[2 if takes_value else 1 :]
     return words[1:]
 
 
@@ -376,7 +357,7 @@ def _classify(name: str, arguments: Sequence[str], *, is_read: bool) -> str | No
     if found := _LAUNCHER.fullmatch(text):
         return found[1] or found[2]
     if _is_variable(name):
-        is_plain = any(each.endswith(".py") for each in arguments[:2])
+        is_plain = any(argument.endswith(".py") for argument in arguments[:2])
     elif name != module:
         is_plain = not _LAUNCHER_PACKAGES.fullmatch(module)
     else:
@@ -423,88 +404,4 @@ def _simple_commands(text: str) -> list[list[str]]:
                 words.clear()  # the pattern of a `case`
                 depth = 0
             commands.append([])
-    return [each for each in commands if each]
-
-
-def find_conflict(job: JobSpec, found: Detection, size: Size, backend: str) -> tuple[str, str]:
-    """Return the place where command or environment do not fit the job's size, and why; ("", "") if they fit.
-
-    The place is a field of the spec, or a file in the workspace. `backend` is that of the rendezvous.
-    """
-    variables = [f"{key}={value}" for key, value in job.literal_variables.items() if key.startswith("PET_")]
-    if wrong := _find_wrong_flag(TORCHRUN, variables, size, backend):
-        return "spec.env", f"has {wrong}"
-    alone = size.nodes > 1 and not job.launcher and found.own_launcher not in ("", TORCHRUN)
-    for each in found.programs:
-        if each.launcher and (wrong := _find_wrong_flag(each.launcher, each.arguments, size, backend)):
-            advice = f". {_ADVICE}" if alone else ""
-            return each.place or "spec.command", f"{each.launcher} has {wrong}{advice}"
-    why = f"starts {found.own_launcher}, which does not know the job's {size.nnodes} nodes: each would train alone"
-    return (found.place or "spec.command", f"{why}. {_ADVICE}") if alone else ("", "")
-
-
-def _find_wrong_flag(launcher: str, words: Sequence[str], size: Size, backend: str) -> str:
-    """Return which of a launcher's variables or flags does not fit the job, and why; "" if all fit."""
-    several, is_torchrun = size.nodes > 1, launcher == TORCHRUN
-    nodes, gpus = f"{size.nnodes} node{'s' * several}", f"{size.gpus} GPU{'s' * (size.gpus > 1)} on each node"
-    flags = _read_flags(launcher, words)
-    required = {
-        "nnodes": (size.nnodes, nodes),
-        **dict.fromkeys(_NODES, (str(size.nodes), nodes)),
-        # On CPUs the command sets the number of processes.
-        **dict.fromkeys(_PROCESSES_OF_NODE, (str(size.gpus or ""), gpus)),
-        **dict.fromkeys(_PROCESSES, (str(size.total_gpus or ""), f"{size.total_gpus} GPUs")),
-    }
-    for flag, (value, notation) in flags.items():
-        right, has = required.get(flag, ("", ""))
-        first, _, last = value.partition(":")
-        if right and first.isdecimal() and value != right and (first, last) != (right, right):
-            return f"{notation}, but the job has {has}. It must be {right}" + ", or be omitted" * is_torchrun
-        if not (several and is_torchrun):
-            continue
-        if flag == "standalone":
-            return f"{notation}, but the job has {nodes}: each would train alone. Remove it"
-        if flag == "node_rank" and value.isdecimal():
-            return f"{notation}, but the job has {nodes}. It must be $TORCHRUN_NODE_RANK, or be omitted"
-        if flag in ("rdzv_endpoint", "master_addr") and _LOCAL.fullmatch(value):
-            return f"{notation}, but the job has {nodes}, which could not connect. Remove it: the job sets it"
-        # A torchrun with its own endpoint has its own backend.
-        if flag == "rdzv_backend" and "rdzv_endpoint" not in flags and "$" not in value and value != backend:
-            return (
-                f"{notation}, but distributed.rdzvBackend is {backend}. It must be {backend}, or be omitted"
-            )
-    return ""
-
-
-def _read_flags(launcher: str, words: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Return the flags of a launcher before its program, each with its value and its notation."""
-    flags: dict[str, tuple[str, str]] = {}
-    kind = launcher.removeprefix(PYTHON_MODULE)
-    own = next((own for start, own in _OWN_FLAGS.items() if kind.startswith(start)), ())
-    is_torchrun, rest, may_be_value = launcher == TORCHRUN, iter(words), False
-    for word in rest:
-        name, equals, value = word.partition("=")
-        flag = name.lstrip("-").replace("-", "_")
-        if name.startswith("PET_"):
-            flag = name.removeprefix("PET_").lower()
-            if flag in _SWITCHES and value in ("", "0"):
-                continue
-        elif word.startswith("-"):
-            flag = "nproc" if flag == "n" and "composer" in launcher else flag
-            if not is_torchrun and flag in ("m", "module"):
-                break
-            may_be_value = not is_torchrun and flag not in own
-            if not (may_be_value or equals or flag in _SWITCHES):
-                value = next(rest, "")
-        elif (
-            is_torchrun
-            or word.endswith(".py")
-            or PYTHON.fullmatch(basename(word))
-            or ("/" in word and not may_be_value)  # such as `mpirun -np 8 ./train`
-        ):
-            break
-        else:
-            may_be_value = False
-        if is_torchrun or flag in own:
-            flags[flag] = value, f"{name}{equals or ' '}{value}".rstrip()
-    return flags
+    return [words for words in commands if words]

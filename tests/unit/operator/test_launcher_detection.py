@@ -9,7 +9,8 @@ import pytest
 
 from tests.unit.operator.life import Life
 from trainyard.operator.api.job import parse_job
-from trainyard.operator.launcher_detection import detect_launcher, find_conflict
+from trainyard.operator.launcher_detection import detect_launcher
+from trainyard.operator.launcher_flags import find_conflict
 from trainyard.operator.resources import Size
 
 pytestmark = pytest.mark.unit
@@ -178,8 +179,8 @@ plain: ./run --lr 1; ./run-uv
 ? make train: make train
 ? $TRAIN: $TRAIN --lr 1
 ? $(cat command.txt): $(cat command.txt)
-? ($L): if test $A; then L="torchrun --nnodes=1"; else L="python -m torch.distributed.run"; fi; $L train.py
-? ($L): L=python; test $A && L=deepspeed; L=python3; eval $L train.py
+torchrun: if test $A; then L="torchrun --nnodes=1"; else L="python -m torch.distributed.run"; fi; $L train.py
+deepspeed: L=python; test $A && L=deepspeed; L=python3; eval $L train.py
 ? srun torchrun: srun torchrun train.py
 ? xvfb-run: xvfb-run -a torchrun train.py
 ? launch: conda run -n accelerate launch train.py
