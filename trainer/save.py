@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from trainer import contract
 from trainer.contract import Exit, TrainerError
 from trainer.scratch import folder
-from trainer.stores import BYTES, StoreError, destination
-from trainer.stores.protocol import Hashed, from_os_error
+from trainer.stores import BYTES, HashedFile, StoreError, destination, os_errors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,17 +64,17 @@ def save(
     store = destination(uri)
     path = f"{run_id}/{contract.MODEL_FILE}"
     try:
-        with _folder(scratch) as made:
+        with os_errors("write the model to", scratch or "a temporary directory"):
+            made = folder(scratch, "model")
+        try:
             file = made / contract.MODEL_FILE
             size, digest = _write(file, weights)
             store.send(file, path, BYTES, {"sha256": digest, **notes(run_id, metadata)})
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
         model = {"uri": store.uri(path), "bytes": size, "sha256": digest}
-        store.put(
-            f"{run_id}/{contract.METADATA_FILE}",
-            _json({**metadata, "model": model}),
-            JSON,
-            {"run-id": run_id},
-        )
+        described = _json({**metadata, "model": model})
+        store.put(f"{run_id}/{contract.METADATA_FILE}", described, JSON, {"run-id": run_id})
         # The path is relative to the pointer, so that a copy of the whole directory works.
         pointer = {"runId": run_id, "createdAt": metadata["createdAt"], "model": {"path": path, **model}}
         store.put(contract.LATEST_FILE, _json(pointer), JSON, {"run-id": run_id})
@@ -101,31 +99,14 @@ def _write(file: Path, weights: Mapping[str, Tensor]) -> tuple[int, str]:
     """Write the tensors to `file`. Return its bytes and SHA-256. Raise StoreError."""
     import torch
 
-    try:
-        with file.open("wb") as raw:
-            stream = Hashed(raw)
-            try:
-                tensors = {name: tensor.detach().cpu() for name, tensor in weights.items()}
-                torch.save(tensors, cast("IO[bytes]", stream))
-            except (OSError, RuntimeError) as error:
-                if stream.error is None:
-                    raise
-                raise stream.error from error
-    except OSError as error:
-        raise from_os_error("write the model to", str(file.parent), error) from error
-    return stream.count, stream.hash.hexdigest()
-
-
-@contextmanager
-def _folder(scratch: Path | None) -> Iterator[Path]:
-    try:
-        made = folder(scratch, "model")
-    except OSError as error:
-        raise from_os_error("write the model to", str(scratch or "a temporary directory"), error) from error
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    with os_errors("write the model to", file.parent), HashedFile(file) as stream:
+        try:
+            torch.save({name: tensor.detach().cpu() for name, tensor in weights.items()}, stream)
+        except (OSError, RuntimeError) as error:
+            if stream.error is None:
+                raise
+            raise stream.error from error
+    return file.stat().st_size, stream.hash.hexdigest()
 
 
 def _json(document: Mapping[str, Any]) -> bytes:

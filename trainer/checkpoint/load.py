@@ -28,7 +28,7 @@ from trainer.contract import Exit, TrainerError
 from trainer.distributed import from_first
 from trainer.process import Process
 from trainer.scratch import name as scratch_name
-from trainer.stores import Store, StoreError
+from trainer.stores import MissingError, Store, StoreError
 
 T = TypeVar("T")
 PIECE_BYTES = 2**20
@@ -193,9 +193,10 @@ class _Finder:
                     )
                 if complaint:
                     break
+        except MissingError as error:
+            complaint = str(error)
         except StoreError as error:
-            complaint = str(error) if error.why == "missing" else None
-            failure = None if complaint else str(error)
+            failure = str(error)
         except OSError as error:
             failure = f"cannot keep a copy in {directory}: {error.strerror or error}"
         gathered: list[tuple[str | None, str | None]] = [(None, None)] * dist.get_world_size(self._group)

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 
 from trainer.contract import Exit, TrainerError
 from trainer.process import Process
-from trainer.stores import Store, StoreError
+from trainer.stores import MissingError, Store, StoreError
 
 FOLDER = "owners/"
 CLAIM = re.compile(r"owners/([0-9]{6})\.json")
@@ -123,7 +123,7 @@ class Owner:
                 self._own_claim = OwnClaim(newest + 1)
                 self._delete_older()
                 return
-        raise StoreError(f"cannot claim {self._store.uri('')}: others were faster {TRIES} times", "failed")
+        raise StoreError(f"cannot claim {self._store.uri('')}: others were faster {TRIES} times")
 
     def start(self) -> None:
         """Start the thread that renews the claim."""
@@ -212,10 +212,8 @@ class Owner:
     def _read(self, generation: int) -> bytes | None:
         try:
             return self._store.read(_path(generation))
-        except StoreError as error:
-            if error.why == "missing":
-                return None
-            raise
+        except MissingError:
+            return None
 
     def _delete_older(self) -> None:
         with suppress(StoreError):

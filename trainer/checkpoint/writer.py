@@ -27,9 +27,7 @@ from trainer import scratch as scratches
 from trainer.checkpoint import layout
 from trainer.checkpoint.layout import MANIFEST, File, Manifest
 from trainer.checkpoint.owner import OwnClaim, Owner
-from trainer.stores import Store, StoreError
-from trainer.stores.directory import sync_directory
-from trainer.stores.protocol import Hashed, from_os_error
+from trainer.stores import HashedFile, Store, StoreError, os_errors, sync_directory
 
 METADATA = ".metadata"
 # An NFS client may show an old listing for 30 s (acdirmin, man 5 nfs).
@@ -86,14 +84,12 @@ class Writer(FileSystemWriter):
         self.fs: Hashing = Hashing()
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        try:
+        with os_errors("save", self.place):
             if self.is_remote:  # not in the constructor, because this may be another process
                 self._own = scratches.folder(self.place, "save")
                 self.place = self._own / self.folder
                 self.path = self.place
             self.place.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise from_os_error("save", str(self.place), error) from error
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
@@ -110,7 +106,8 @@ class Writer(FileSystemWriter):
             if self.fs.error is None:
                 raise
             # The error that torch raises does not name the cause.
-            raise from_os_error("save", str(self.place), self.fs.error) from error
+            with os_errors("save", self.place):
+                raise self.fs.error from error
         for name, file in self.fs.written.items():
             if self.is_remote:
                 self.store.send(self.place / name, f"{self.folder}/{name}")
@@ -149,14 +146,14 @@ class Writer(FileSystemWriter):
 
     def _check_owner(self) -> None:
         if self.own_claim is not None and not self.own_claim.is_newest(self.store):
-            raise StoreError(f"cannot save {self.store.uri(self.folder)}: it was taken over", "refused")
+            raise StoreError(f"cannot save {self.store.uri(self.folder)}: it was taken over")
 
     def _check_seen(self, written: list[dict[str, File]]) -> None:
         """Raise StoreError if this process does not see the files of the others."""
         until = time.monotonic() + SEEN_SECONDS
         while complaint := self._unseen(written):
             if time.monotonic() >= until:
-                raise StoreError(f"cannot save {self.store.uri(self.folder)}: {complaint}", "failed")
+                raise StoreError(f"cannot save {self.store.uri(self.folder)}: {complaint}")
             time.sleep(POLL_SECONDS)
 
     def _unseen(self, written: list[dict[str, File]]) -> str | None:
@@ -177,15 +174,14 @@ class Hashing(FileSystem):
         self.error: OSError | None = None
 
     @contextmanager
-    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[io.IOBase, None, None]:
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[io.IOBase, None, None]:  # noqa: ARG002
         try:
-            with Path(path).open(mode) as file:
-                stream = Hashed(file)
+            with HashedFile(Path(path)) as stream:
                 try:
                     yield stream
                 finally:
                     self.error = self.error or stream.error
-            self.written[Path(path).name] = File(stream.count, stream.hash.hexdigest())
+            self.written[Path(path).name] = File(Path(path).stat().st_size, stream.hash.hexdigest())
         except OSError as error:
             self.error = self.error or error
             raise
@@ -237,5 +233,5 @@ class Cleaner:
             return
         if self._owner is not None and (self._owner.lost or not self._owner.own_claim.is_newest(self._store)):
             place = self._store.uri(layout.name(step))
-            raise StoreError(f"cannot delete {place}: it was taken over", "refused")
+            raise StoreError(f"cannot delete {place}: it was taken over")
         self._store.delete(paths)

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from tests.integration.trainer.s3_proxy import KEYS, Fault, S3Proxy, emulated
+from trainer import stores as module
 from trainer.checkpoint.owner import Owner
 from trainer.contract import Exit, TrainerError
 from trainer.save import probe, save
-from trainer.stores import Bucket, StoreError
-from trainer.stores import bucket as module
+from trainer.stores import Bucket, MissingError, StoreError
 
 pytestmark = pytest.mark.trainer
 
@@ -94,9 +94,8 @@ def test_an_upload_that_breaks_off_leaves_nothing_neither_seen_nor_unseen(
 ) -> None:
     (tmp_path / "in").write_bytes(bytes(11 * 2**20))
     proxy.faults.append(Fault(stage, times=99, status=403, code="AccessDenied"))
-    with pytest.raises(StoreError, match=r"cannot save s3://of-stores/.*/large: .*AccessDenied") as caught:
+    with pytest.raises(StoreError, match=r"cannot save s3://of-stores/.*/large: .*AccessDenied"):
         store.send(tmp_path / "in", "large")
-    assert caught.value.why == "refused"
     assert store.list() == {}
     assert "Uploads" not in s3.list_multipart_uploads(Bucket="of-stores", Prefix=store.prefix)
 
@@ -113,18 +112,16 @@ def test_a_s3_that_stays_busy_fails_after_bounded_tries_and_is_no_empty_listing(
     store: Bucket, proxy: S3Proxy
 ) -> None:
     proxy.faults.append(Fault("GET", times=99, status=503, code="SlowDown"))
-    with pytest.raises(StoreError, match=r"cannot list s3://of-stores/runs/.*SlowDown") as caught:
+    with pytest.raises(StoreError, match=r"cannot list s3://of-stores/runs/.*SlowDown"):
         store.list()
-    assert caught.value.why == "failed"
     assert proxy.count("GET") == module.ATTEMPTS
 
 
 def test_credentials_that_expired_are_told_at_once(store: Bucket, proxy: S3Proxy) -> None:
     proxy.faults.append(Fault(".", times=99, status=400, code="ExpiredToken"))
     for act in (lambda: store.list(), lambda: store.read("a"), lambda: store.put("a", b"")):
-        with pytest.raises(StoreError, match="ExpiredToken") as caught:
+        with pytest.raises(StoreError, match="ExpiredToken"):
             act()
-        assert caught.value.why == "refused"
 
 
 def test_no_credentials_at_all_are_told(store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,16 +129,14 @@ def test_no_credentials_at_all_are_told(store: Bucket, monkeypatch: pytest.Monke
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
-    with pytest.raises(StoreError, match="Unable to locate credentials") as caught:
+    with pytest.raises(StoreError, match="Unable to locate credentials"):
         store.list()
-    assert caught.value.why == "refused"
 
 
 def test_a_bucket_that_is_not_there_is_missing(proxy: S3Proxy) -> None:
     for act in (lambda: Bucket("absent", "x").list(), lambda: Bucket("absent", "x").put("a", b"")):
-        with pytest.raises(StoreError, match=r"s3://absent/x.*NoSuchBucket") as caught:
+        with pytest.raises(MissingError, match=r"s3://absent/x.*NoSuchBucket"):
             act()
-        assert caught.value.why == "missing"
 
 
 def test_a_download_that_breaks_off_is_begun_again(store: Bucket, proxy: S3Proxy, tmp_path: Path) -> None:

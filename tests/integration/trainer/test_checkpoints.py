@@ -248,7 +248,7 @@ def test_a_listing_that_fails_ends_the_run_and_does_not_begin_at_zero(
     saved(store, group, [3])
 
     def fail(_self: Directory, prefix: str = "") -> dict[str, int]:
-        raise StoreError("cannot list s3://b/p: 503", "failed")
+        raise StoreError("cannot list s3://b/p: 503")
 
     monkeypatch.setattr(Directory, "list", fail)
     with pytest.raises(TrainerError, match="checkpoints: cannot list s3://b/p: 503") as caught:
@@ -297,7 +297,7 @@ class Undeletable(Directory):
     def delete(self, paths: Iterable[str]) -> None:
         paths = list(paths)
         if not self.works and any("step-000000002/" in path for path in paths):
-            raise StoreError("cannot delete: 503", "failed")
+            raise StoreError("cannot delete: 503")
         super().delete(paths)
 
 
@@ -403,7 +403,7 @@ class Full(Directory):
 
     def put(self, path: str, body: bytes, *more: object, **named: object) -> None:
         if not type(self).rooms and path.endswith("manifest.json"):
-            raise StoreError(f"cannot save {path}: No space left on device", "full")
+            raise StoreError(f"cannot save {path}: No space left on device")
         super().put(path, body)
 
 

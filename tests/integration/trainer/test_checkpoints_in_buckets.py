@@ -12,13 +12,13 @@ import torch.distributed as dist
 
 from tests.integration.trainer.checkpoints import copied, load, network, resumed, same, saver, trained
 from tests.integration.trainer.s3_proxy import KEYS, Fault, S3Proxy, emulated
+from trainer import stores as module
 from trainer.checkpoint import layout, state
 from trainer.checkpoint.engines import InProcess
 from trainer.contract import Exit, TrainerError
 from trainer.process import Process
 from trainer.scratch import clear, find_abandoned
 from trainer.stores import Bucket
-from trainer.stores import bucket as module
 
 pytestmark = pytest.mark.trainer
 

@@ -15,12 +15,12 @@ import torch.distributed as dist
 from components.documents import iam
 from tests.integration.trainer.checkpoints import load, network, saver, trained
 from tests.integration.trainer.s3_proxy import KEYS, Fault, S3Proxy, emulated
+from trainer import stores as module
 from trainer.checkpoint import state
 from trainer.checkpoint.owner import Owner
 from trainer.contract import TrainerError
 from trainer.save import probe, save
 from trainer.stores import Bucket
-from trainer.stores import bucket as module
 
 pytestmark = pytest.mark.trainer
 

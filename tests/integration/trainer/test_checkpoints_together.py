@@ -141,7 +141,7 @@ class Second(Directory):
 
     def send(self, file: Path, path: str) -> None:
         if dist.get_rank() == 1:
-            raise StoreError(f"cannot save {path}: No space left on device", "full")
+            raise StoreError(f"cannot save {path}: No space left on device")
         super().send(file, path)
 
 

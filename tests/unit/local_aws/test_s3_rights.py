@@ -9,8 +9,7 @@ import pytest
 
 from components.documents import checkpoints, iam
 from tests.unit.emulator import REGION, Cloud
-from trainer.stores import StoreError, destination
-from trainer.stores.bucket import PART_BYTES
+from trainer.stores import PART_BYTES, StoreError, destination
 
 pytestmark = [pytest.mark.unit, pytest.mark.emulator, pytest.mark.usefixtures("over_http")]
 
@@ -76,12 +75,10 @@ def test_of_a_list_of_deletions_each_is_judged_by_itself(trainer: Cloud) -> None
 
 def test_what_is_elsewhere_in_the_bucket_is_neither_seen_nor_written(trainer: Cloud) -> None:
     elsewhere = destination(f"s3://{BUCKET}/data")
-    with pytest.raises(StoreError) as refused:
+    with pytest.raises(StoreError, match="AccessDenied"):
         elsewhere.put("x", b"x")
-    assert refused.value.why == "refused"
-    with pytest.raises(StoreError) as unseen:
+    with pytest.raises(StoreError, match="AccessDenied"):
         elsewhere.list("")
-    assert unseen.value.why == "refused"
 
 
 def versions(s3: Any) -> list[tuple[str, str]]:

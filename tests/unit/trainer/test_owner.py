@@ -271,7 +271,7 @@ def test_a_claim_whose_answer_was_lost_is_known_again(tmp_path: Path, clock: Clo
 
 class Failing(Directory):
     def list(self, prefix: str = "") -> dict[str, int]:
-        raise StoreError("cannot list s3://b/p: 503", "failed")
+        raise StoreError("cannot list s3://b/p: 503")
 
 
 def test_a_store_that_fails_is_neither_free_nor_lost(store: Directory, clock: Clock, tmp_path: Path) -> None:

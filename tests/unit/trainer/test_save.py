@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import json
 import os
 from pathlib import Path
@@ -13,7 +14,6 @@ import pytest
 
 from trainer.contract import Exit, TrainerError
 from trainer.stores import Directory, StoreError
-from trainer.stores.protocol import Hashed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,8 +86,8 @@ def test_the_pointer_is_written_after_the_model_and_its_metadata(
     written: list[str] = []
     write = Directory._write
 
-    def noted(self: Directory, path: str, pieces: Any, *, replace: bool) -> bool:
-        done = write(self, path, pieces, replace=replace)
+    def noted(self: Directory, path: str, source: Any, *, replace: bool) -> bool:
+        done = write(self, path, source, replace=replace)
         written.append(path)
         return done
 
@@ -103,10 +103,10 @@ def test_a_save_that_fails_leaves_the_pointer_with_the_model_before(
     save(str(tmp_path), "r1", weights(), METADATA)
     write = Directory._write
 
-    def broken(self: Directory, path: str, pieces: Any, *, replace: bool) -> bool:
+    def broken(self: Directory, path: str, source: Any, *, replace: bool) -> bool:
         if path == fails:
-            raise StoreError(f"cannot save {self.uri(path)}: No space left on device", "full")
-        return write(self, path, pieces, replace=replace)
+            raise StoreError(f"cannot save {self.uri(path)}: No space left on device")
+        return write(self, path, source, replace=replace)
 
     monkeypatch.setattr(Directory, "_write", broken)
     with pytest.raises(TrainerError, match=f"^cannot save {tmp_path}/{fails}: No space left") as caught:
@@ -142,14 +142,15 @@ def test_a_machine_without_room_for_the_model_is_told_in_one_line_and_nothing_is
 def test_the_cause_is_told_also_where_torch_raises_another_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Broken:
+    class Broken(io.FileIO):
         """A disk with one bad place."""
 
-        def write(self, piece: Any) -> None:
+        def write(self, piece: Any) -> int:
             if memoryview(piece).nbytes > 10_000:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return super().write(piece)
 
-    monkeypatch.setattr(module, "Hashed", lambda _file: Hashed(Broken()))
+    monkeypatch.setattr(io, "FileIO", Broken)
     with pytest.raises(
         TrainerError,
         match=f"^cannot write the model to {tmp_path}/trainyard-model-.*: {os.strerror(errno.EIO)}$",

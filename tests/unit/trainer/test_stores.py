@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.stores import Bucket, Directory, StoreError, destination
+from trainer.stores import Bucket, Directory, MissingError, StoreError, destination
 
 pytestmark = pytest.mark.unit
 
@@ -66,9 +66,8 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(StoreError, match=r"cannot save .*/store/a: No space left on device") as caught:
+    with pytest.raises(StoreError, match=r"cannot save .*/store/a: No space left on device"):
         store.put("a", b"new")
-    assert caught.value.why == "full"
     assert store.read("a") == b"old"
     assert store.list() == {"a": 3}
 
@@ -109,9 +108,8 @@ def test_a_listing_that_fails_is_no_empty_listing(store: Directory, monkeypatch:
         return true_scandir(path)
 
     monkeypatch.setattr(os, "scandir", fail)
-    with pytest.raises(StoreError, match=r"cannot list .*/store: Permission denied") as caught:
+    with pytest.raises(StoreError, match=r"cannot list .*/store: Permission denied"):
         store.list()
-    assert caught.value.why == "refused"
 
 
 def test_a_file_in_the_place_of_the_directory_is_told(tmp_path: Path) -> None:
@@ -150,9 +148,8 @@ def test_a_probe_where_nothing_can_be_written_names_the_file_and_the_reason(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(StoreError, match=r"/store/r1/model.pt: No space left on device$") as caught:
+    with pytest.raises(StoreError, match=r"/store/r1/model.pt: No space left on device$"):
         Directory(tmp_path / "store").probe("r1/model.pt")
-    assert caught.value.why == "full"
     assert everything(tmp_path) == ["file"]
 
 
@@ -166,9 +163,8 @@ def test_a_file_system_that_takes_nothing_is_found_out_by_root_too() -> None:
 
 def test_what_is_missing_is_told_apart(store: Directory, tmp_path: Path) -> None:
     for act in (lambda: store.read("none"), lambda: store.fetch("none", tmp_path / "out")):
-        with pytest.raises(StoreError, match="No such file") as caught:
+        with pytest.raises(MissingError, match="No such file"):
             act()
-        assert caught.value.why == "missing"
 
 
 def test_stores_travel_to_other_processes() -> None:
@@ -177,8 +173,8 @@ def test_stores_travel_to_other_processes() -> None:
         if isinstance(store, Bucket):
             store.__dict__["_client"] = threading.Lock()  # stands for a client, which cannot be pickled
         assert pickle.loads(pickle.dumps(store)) == store  # noqa: S301
-    error = pickle.loads(pickle.dumps(StoreError("cannot", "full")))  # noqa: S301
-    assert (str(error), error.why) == ("cannot", "full")
+    error = pickle.loads(pickle.dumps(MissingError("cannot")))  # noqa: S301
+    assert (type(error), str(error)) == (MissingError, "cannot")
 
 
 @pytest.mark.parametrize(
