@@ -415,13 +415,9 @@ def orphan_hint(pods: Iterable[Worker]) -> str:
 def _name_conflict(ctx: ReconcileContext, wanted: list[JsonObject]) -> str:
     """Return which existing objects have a name that the job needs; "" for none."""
     keys = [object_key(each) for each in wanted]
-    foreign = {key: ctx.children.others[key]["metadata"] for key in keys if key in ctx.children.others}
+    foreign = [key for key in keys if key in ctx.children.others]
     if foreign:
         objects = _list([" ".join(key) for key in foreign])
-        # Without an owner: an earlier job of this name was deleted without its objects.
-        if all(_is_left_behind(meta) for meta in foreign.values()):
-            command = f"kubectl delete {' '.join(f'{kind.lower()}/{name}' for kind, name in foreign)}"
-            return f"an earlier job of this name left {objects}. Delete them: {command}. The job then starts."
         return f"{objects}: the job needs this name, which is taken. Delete the object, or rename the job."
     leaving = (
         key for key in keys if "deletionTimestamp" in ctx.children.objects.get(key, {}).get("metadata", {})
@@ -429,11 +425,6 @@ def _name_conflict(ctx: ReconcileContext, wanted: list[JsonObject]) -> str:
     return next(
         (f"{kind} {name} is being deleted. The job starts when it is gone." for kind, name in leaving), ""
     )
-
-
-def _is_left_behind(meta: JsonObject) -> bool:
-    managed_by = (meta.get("labels") or {}).get(n.LABEL_MANAGED_BY)
-    return bool(managed_by == n.MANAGED_BY) and not meta.get("ownerReferences")
 
 
 def backoff(ctx: ReconcileContext) -> tuple[str, float]:

@@ -313,20 +313,13 @@ class Reconciler:
     # --- write
 
     def _apply(self, path: str, item: JsonObject, plan: ReconcilePlan) -> float | None:
-        # Nothing is created for a deleted job: its objects may be missing because the garbage collector removed them.
         # The job was read before its objects, so an old status never replaces a newer one.
-        if plan.creations and not self._exists(path, item):
-            return None
         conflict = apply_plan(plan, item, self._objects, now=self._now)
         if not conflict:
             return plan.requeue_after
         if conflict != path:
             self._conflicts[path].add(conflict)
         return CONFLICT_SECONDS
-
-    def _exists(self, path: str, item: JsonObject) -> bool:
-        found = self._objects.get(path)
-        return found is not None and bool(found["metadata"].get("uid") == item["metadata"].get("uid"))
 
     @contextmanager
     def _report_rejection(self, item: JsonObject) -> Iterator[None]:

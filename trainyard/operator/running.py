@@ -28,7 +28,6 @@ from trainyard.operator.plan import (
     POLL_SECONDS,
     PROGRESS_SECONDS,
     ReconcilePlan,
-    contains,
     deletion,
     deletions_of,
     resume_patch,
@@ -286,7 +285,7 @@ def _keep_attempt(ctx: ReconcileContext) -> ReconcilePlan:
         plan,
         deletions=(*attempt.delete_jobs(others), *placeholders, *sync_pods),
         creations=attempt.missing_objects(ctx, objects),
-        patches=(*_service_patches(ctx, objects), *_archive_patches(ctx), *relax_gang(ctx), *resumed),
+        patches=(*_archive_patches(ctx), *relax_gang(ctx), *resumed),
         requeue_after=earliest(
             plan.requeue_after,
             release_after,
@@ -305,17 +304,6 @@ def _named_objects(job: AttemptJob) -> list[tuple[str, str]]:
     gang = annotations_of(template).get(n.ANNOTATION_POD_GROUP)
     found = [("PersistentVolumeClaim", each["claimName"]) for each in claims if each]
     return [*found, *([("PodGroup", gang)] if gang else [])]
-
-
-def _service_patches(ctx: ReconcileContext, wanted: list[JsonObject]) -> list[JsonObject]:
-    """Return a patch for a changed Service. The other objects can't be changed, or belong to others."""
-    return [
-        {**each, "metadata": {**each["metadata"], "uid": live["metadata"]["uid"]}}
-        for each in wanted
-        if each["kind"] == "Service"
-        and (live := ctx.children.objects.get(attempt.object_key(each))) is not None
-        and not contains(live, each)
-    ]
 
 
 def _archive_patches(ctx: ReconcileContext) -> list[JsonObject]:

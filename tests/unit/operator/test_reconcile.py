@@ -258,23 +258,6 @@ def test_job_that_changed_since_it_was_read_is_reconciled_again(api: FakeApi) ->
     assert ATTEMPT not in api.objects
 
 
-def test_writer_of_annotations_delays_no_status(api: FakeApi) -> None:
-    stage(api)
-    written = 0
-
-    def annotate(method: str, path: str) -> None:
-        nonlocal written
-        if (method, path) == ("PUT", f"{JOB}/status") and written < 3:
-            written += 1
-            item = api.objects[JOB]
-            api.put(JOB, {**item, "metadata": {**item["metadata"], "annotations": {"count": str(written)}}})
-
-    api.on_request = annotate
-    reconciler(Mortal(api)).reconcile_job("team", "vit")
-    assert (written, phase(api)) == (3, n.PHASE_PROVISIONING)
-    assert api.objects[JOB]["metadata"]["annotations"] == {"count": "3"}
-
-
 # --- rejected requests
 
 
