@@ -27,7 +27,7 @@ class Change:
     after: Object | None
 
 
-def lookup(item: Object, field: str) -> Any:
+def field_value(item: Object, field: str) -> Any:
     """A field by its path, such as `status.phase`; empty if it is not there."""
     value: Any = item
     for name in field.split("."):
@@ -48,13 +48,13 @@ def selects(path: str, query: dict[str, str], key: str, item: Object) -> bool:
             return False
     for part in filter(None, query.get("fieldSelector", "").split(",")):
         field, equal, value = part.rpartition("!=") if "!=" in part else part.partition("=")
-        if (lookup(item, _NAMED_OTHERWISE.get(field, field)) == value) != (equal == "="):
+        if (field_value(item, _NAMED_OTHERWISE.get(field, field)) == value) != (equal == "="):
             return False
     return True
 
 
 class History:
-    """`news` guards everything and tells of changes. A watch sends a bookmark every `bookmark_seconds`.
+    """`news` guards everything and signals changes. A watch sends a bookmark every `bookmark_seconds`.
 
     Watches of versions up to `gone` end with 410. While `mute`, watches neither say anything nor end.
     """

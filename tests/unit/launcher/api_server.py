@@ -1,4 +1,4 @@
-"""A tiny API server in this process: keeps objects by path, lists and watches them, and can be told to misbehave."""
+"""A tiny API server in this process: keeps objects by path, lists and watches them, and can be set to misbehave."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from kubernetes import client
 
-from tests.unit.launcher.api_history import History, Object, lookup
+from tests.unit.launcher.api_history import History, Object, field_value
 from trainyard.k8s.client import Client, RetryPolicy, api_client
 
 # An answer instead of the usual one: status, headers, body; None closes the connection without one.
@@ -169,7 +169,7 @@ class FakeApi(History):
         if "force" not in query and path not in self.objects:
             return status(404, "NotFound", f"{path} not found")
         item = self.objects.get(path, {})
-        read = lookup(body, "metadata.resourceVersion")
+        read = field_value(body, "metadata.resourceVersion")
         if read and read != item["metadata"]["resourceVersion"]:
             return status(409, "Conflict", "the object has been modified")
         item = _merged(item, body)
@@ -182,7 +182,7 @@ class FakeApi(History):
         self.deletions.append(body)
         if path not in self.objects:
             return status(404, "NotFound")
-        if "preconditions" in body and body["preconditions"]["uid"] != lookup(
+        if "preconditions" in body and body["preconditions"]["uid"] != field_value(
             self.objects[path], "metadata.uid"
         ):
             return status(409, "Conflict")

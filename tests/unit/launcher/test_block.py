@@ -1,4 +1,4 @@
-"""A capacity block ends: which runs are refused, and what the others are told."""
+"""A capacity block ends: which runs are refused, and which ones get a warning."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from launcher.request import Block, Request, RequestError, parse_request
 from tests.unit.infra.changing import settings, with_pool
 from tests.unit.infra.test_pool_settings import BLOCK
 from tests.unit.launcher.conftest import DOCUMENT
-from tests.unit.launcher.test_capacity import NOW, held, node, seen
+from tests.unit.launcher.test_capacity import NOW, node, placeholder, seen
 from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
@@ -59,8 +59,8 @@ def test_refusal_run_longer_than_block_is_refused() -> None:
 
 
 def test_refusal_names_pool_end_and_limit() -> None:
-    told = block.refusal(request(left=HOUR, longest=2 * HOUR), NOW, NOW + 300)
-    assert told == (
+    refusal = block.refusal(request(left=HOUR, longest=2 * HOUR), NOW, NOW + 300)
+    assert refusal == (
         "the capacity block of pool small ends at 2027-01-15T09:40:00Z, and Karpenter drains its nodes from"
         " 2027-01-15T09:00:00Z, but the run may take until 2027-01-15T10:00:00Z;"
         " activeDeadlineSeconds must be at most 3600 instead of 7200, or the block must be a later one"
@@ -70,14 +70,14 @@ def test_refusal_names_pool_end_and_limit() -> None:
 @pytest.mark.parametrize("longest", [None, 1])
 def test_refusal_after_drain_start_is_refused(longest: int | None) -> None:
     assert block.refusal(request(left=1, longest=longest), NOW, NOW + 300) == ""
-    told = block.refusal(request(left=0, longest=longest), NOW, NOW + 300)
-    assert told.endswith("it is 2027-01-15T08:00:00Z: use a pool with a later end of its reservation")
+    refusal = block.refusal(request(left=0, longest=longest), NOW, NOW + 300)
+    assert refusal.endswith("it is 2027-01-15T08:00:00Z: use a pool with a later end of its reservation")
 
 
 def test_a_wait_ends_when_it_has_used_up_what_the_run_needs() -> None:
     run = request(left=HOUR, longest=HOUR - 100)
     assert isinstance(decided(run, seen([], now=NOW + 100), started=NOW, quorum_since=None), Wait)
-    pods = [held(run, 0)]
+    pods = [placeholder(run, 0)]
     step = state_machine.step(run, Memory(progress=initial_progress(NOW)), seen([], pods, now=NOW + 101))
     assert step.report.state == names.STATE_FAILED
     assert [type(action) for action in step.actions] == [Remove, End], "the placeholder buys nothing more"
@@ -133,14 +133,14 @@ def test_shortfall_before_block_names_its_start() -> None:
     step = state_machine.step(run, Memory(), seen([]))
     assert step.report.state == names.STATE_WAITING
     assert step.report.reason.startswith("the capacity block of pool small starts at 2027-01-15T08:05:00Z")
-    begun_ = state_machine.step(run, Memory(progress=initial_progress(NOW + 10)), seen([], now=NOW + 300))
-    assert "capacity block" not in begun_.report.reason
+    started = state_machine.step(run, Memory(progress=initial_progress(NOW + 10)), seen([], now=NOW + 300))
+    assert "capacity block" not in started.report.reason
 
 
 def test_what_a_run_may_take_counts_from_the_blocks_begin() -> None:
     assert block.refusal(ahead(200, longest=HOUR), NOW, NOW + 300) == ""
-    told = block.refusal(ahead(200, longest=HOUR + 1), NOW, NOW + 300)
-    assert f"activeDeadlineSeconds must be at most {HOUR} instead of {HOUR + 1}" in told
+    refusal = block.refusal(ahead(200, longest=HOUR + 1), NOW, NOW + 300)
+    assert f"activeDeadlineSeconds must be at most {HOUR} instead of {HOUR + 1}" in refusal
 
 
 def test_refusal_with_on_demand_fallback_is_none() -> None:
@@ -173,7 +173,7 @@ def test_request_of_stack_with_block_is_read(document: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         ({"ends": "2027-01-31T11:30:00"}, 'block.ends is "2027-01-31T11:30:00"; it must be a time with'),
         ({"ends": 12}, "block.ends is 12; it must be a time with its zone"),
@@ -188,10 +188,10 @@ def test_request_of_stack_with_block_is_read(document: dict[str, Any]) -> None:
         ({"starts": 1}, "block.starts is not known"),
     ],
 )
-def test_a_wrong_block_is_told(document: dict[str, Any], change: dict[str, Any], told: str) -> None:
+def test_wrong_block_is_reported(document: dict[str, Any], change: dict[str, Any], expected: str) -> None:
     right = {"ends": "2027-01-31T11:30:00Z", "takenBackSeconds": DRAINED, "onDemandFallback": False}
     document["pool"]["block"] = {**right, **change}
     with pytest.raises(RequestError) as caught:
         parse_request({"TRAINYARD_REQUEST": json.dumps(document)})
     (line,) = caught.value.problems
-    assert line.startswith(f"TRAINYARD_REQUEST.pool.{told}")
+    assert line.startswith(f"TRAINYARD_REQUEST.pool.{expected}")

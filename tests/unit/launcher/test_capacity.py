@@ -51,7 +51,7 @@ def pod(name: str, at: str, **asked: str) -> Object:
     }
 
 
-def held(request: Request, index: int, at: str = "", **status: str) -> Object:
+def placeholder(request: Request, index: int, at: str = "", **status: str) -> Object:
     item = manifests.placeholder(request, index, OWNER, "1-0")
     item["metadata"]["uid"] = f"uid-{index}"
     item["spec"]["nodeName"] = at
@@ -115,7 +115,11 @@ def test_a_tolerated_taint_and_a_mere_wish_do_not_matter(request_: Request) -> N
 
 
 def test_count_only_foreign_pods_occupy_nodes(request_: Request) -> None:
-    pods = [pod("other", "a", **{"nvidia.com/gpu": "1"}), pod("daemon", "b", cpu="2"), held(request_, 0, "b")]
+    pods = [
+        pod("other", "a", **{"nvidia.com/gpu": "1"}),
+        pod("daemon", "b", cpu="2"),
+        placeholder(request_, 0, "b"),
+    ]
     counted = count(request_, seen([node("a"), node("b")], pods))
     assert (counted.usable, counted.foreign) == (("b",), 1)
     of_another_run = dataclasses.replace(request_, run_id="r2")
@@ -214,7 +218,12 @@ def test_hold_nodes_stays_within_pool_limit(request_: Request) -> None:
 
 def test_submit_needs_fresh_lists_and_no_surplus(request_: Request) -> None:
     nodes = [node(name) for name in "abc"]
-    pods = [held(request_, 0, "a"), held(request_, 1, "c"), held(request_, 2), held(request_, 3, "gone")]
+    pods = [
+        placeholder(request_, 0, "a"),
+        placeholder(request_, 1, "c"),
+        placeholder(request_, 2),
+        placeholder(request_, 3, "gone"),
+    ]
     memory = Memory(progress=initial_progress(NOW - 60), quorum_since=NOW - 31)
     cached = state_machine.step(request_, memory, seen(nodes, pods, fresh=False))
     # What is too much goes first, so that the fresh lists need not be read twice.
@@ -251,7 +260,7 @@ def test_give_up_on_cached_list_recounts(request_: Request) -> None:
 
 def test_wait_after_restart_keeps_deadline(request_: Request) -> None:
     """Its progress is what the Lease kept; test_lease.py has the way there and back."""
-    one = seen([node("a")], [held(request_, 0)])
+    one = seen([node("a")], [placeholder(request_, 0)])
     on_time = state_machine.step(request_, Memory(progress=initial_progress(NOW - 299)), one)
     assert [action.index for action in on_time.actions if isinstance(action, Hold)] == [1, 2, 3]
     late = state_machine.step(request_, Memory(progress=initial_progress(NOW - 300)), one)
@@ -259,7 +268,7 @@ def test_wait_after_restart_keeps_deadline(request_: Request) -> None:
 
 
 def test_an_ended_placeholder_is_replaced(request_: Request) -> None:
-    pods = [held(request_, index) for index in range(3)] + [held(request_, 3, phase="Failed")]
+    pods = [placeholder(request_, index) for index in range(3)] + [placeholder(request_, 3, phase="Failed")]
     assert state_machine.step(request_, Memory(), seen([], pods)).actions == (
         Remove(name="hold-r1-3", uid="uid-3"),
     )
@@ -285,16 +294,14 @@ def worker(index: int, at: str, phase: str) -> Object:
         (("Failed", "Succeeded"), "0 of 2 workers running, 1 finished"),
     ],
 )
-def test_workers_that_have_ended_well_are_told_as_such(
-    request_: Request, phases: tuple[str, str], reason: str
-) -> None:
+def test_finished_workers_are_reported(request_: Request, phases: tuple[str, str], reason: str) -> None:
     workers = [worker(index, "ab"[index], phase) for index, phase in enumerate(phases)]
     assert (
         state_machine.step(request_, Memory(), seen([], workers, training=training())).report.reason == reason
     )
 
 
-def test_a_training_on_one_node_is_told_in_the_singular(request_: Request) -> None:
+def test_one_node_is_reported_in_the_singular(request_: Request) -> None:
     one = training(nodes=1, outcome="Succeeded")
     assert (
         state_machine.step(request_, Memory(), seen([], [], training=one)).report.reason
@@ -303,10 +310,10 @@ def test_a_training_on_one_node_is_told_in_the_singular(request_: Request) -> No
 
 
 def test_placeholders_stay_until_every_worker_has_its_node(request_: Request) -> None:
-    some = [held(request_, 1, "b"), worker(0, "a", "Running"), worker(1, "", "Pending")]
+    some = [placeholder(request_, 1, "b"), worker(0, "a", "Running"), worker(1, "", "Pending")]
     step = state_machine.step(request_, Memory(), seen([], some, training=training()))
     assert (step.report.reason, step.actions) == ("1 of 2 workers running", ())
-    every = [held(request_, 1, "b"), worker(0, "a", "Running"), worker(1, "b", "Pending")]
+    every = [placeholder(request_, 1, "b"), worker(0, "a", "Running"), worker(1, "b", "Pending")]
     step = state_machine.step(request_, Memory(), seen([], every, training=training()))
     assert step.actions == (Remove(name="hold-r1-1", uid="uid-1"),)
 
@@ -334,7 +341,9 @@ def test_follow_failed_job_deletes_running_pods_only(request_: Request) -> None:
 def test_the_end_of_the_training_is_the_launchers_end(
     request_: Request, job: Training | None, code: int
 ) -> None:
-    step = state_machine.step(request_, Memory(training_uid="t"), seen([], [held(request_, 0)], training=job))
+    step = state_machine.step(
+        request_, Memory(training_uid="t"), seen([], [placeholder(request_, 0)], training=job)
+    )
     assert [type(action) for action in step.actions] == [Remove, End]
     end = step.actions[-1]
     assert isinstance(end, End)
@@ -356,13 +365,15 @@ def test_batches_group_only_pods() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "told"),
+    ("key", "value", "expected"),
     [
         ("node.kubernetes.io/instance-type", "g5.24xlarge", "g5.24xlarge and not g5.12xlarge"),
         ("topology.kubernetes.io/zone", "us-west-2a", "us-west-2a and not us-west-2b"),
     ],
 )
-def test_preflight_other_type_or_zone_gives_up(request_: Request, key: str, value: str, told: str) -> None:
+def test_preflight_other_type_or_zone_gives_up(
+    request_: Request, key: str, value: str, expected: str
+) -> None:
     def pool(*values: str, operator: str = "In") -> NodePool:
         requirements = [{"key": key, "operator": operator, "values": list(values)}]
         return observe.node_pool({"spec": {"template": {"spec": {"requirements": requirements}}}})
@@ -370,7 +381,7 @@ def test_preflight_other_type_or_zone_gives_up(request_: Request, key: str, valu
     refused = preflight(request_, seen([], pool=pool(value)), NOW)
     assert refused is not None
     assert refused.code == names.EXIT_IMPOSSIBLE
-    assert f"NodePool small has {key} {told}" in refused.reason
+    assert f"NodePool small has {key} {expected}" in refused.reason
     right = {"g5.12xlarge", "us-west-2b"}
     assert preflight(request_, seen([], pool=pool(value, *right)), NOW) is None
     assert preflight(request_, seen([], pool=pool(value, operator="NotIn")), NOW) is None
@@ -417,7 +428,7 @@ def test_count_finished_pod_occupies_nothing(request_: Request, phase: str, usab
     ("field", "value"), [("namespace", "default"), ("labels", {"trainyard.dev/role": "placeholder"})]
 )
 def test_count_placeholder_of_other_run_occupies_node(request_: Request, field: str, value: object) -> None:
-    theirs = held(request_, 0, "a")
+    theirs = placeholder(request_, 0, "a")
     assert count(request_, seen([node("a")], [theirs])).usable == ("a",)
     theirs["metadata"][field] = value
     assert count(request_, seen([node("a")], [theirs])).usable == ()
@@ -425,7 +436,7 @@ def test_count_placeholder_of_other_run_occupies_node(request_: Request, field: 
 
 def test_submit_without_surplus_needs_fresh_lists(request_: Request) -> None:
     nodes = [node(name) for name in "abcd"]
-    pods = [held(request_, index, name) for index, name in enumerate("abcd")]
+    pods = [placeholder(request_, index, name) for index, name in enumerate("abcd")]
     memory = Memory(progress=initial_progress(NOW))
     assert state_machine.step(request_, memory, seen(nodes, pods, fresh=False)).actions == (Recount(),)
     assert [type(one) for one in state_machine.step(request_, memory, seen(nodes, pods)).actions] == [Start]

@@ -19,7 +19,7 @@ from launcher.request import Request
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi
 from tests.unit.launcher.conftest import asked
-from tests.unit.launcher.test_capacity import NOW, held, node, seen, worker
+from tests.unit.launcher.test_capacity import NOW, node, placeholder, seen, worker
 from tests.unit.launcher.test_lease import LEASE, Clock
 from tests.unit.launcher.test_loop import EVENTS, hurried
 from tests.unit.launcher.test_loop_restarts import JOB, put_outcome, put_worker
@@ -103,7 +103,7 @@ def test_node_is_idle_until_its_worker_is_there(request_: Request) -> None:
     meter = Meter(PRICES.get)
     labels = {"karpenter.sh/nodepool": "small", names.LABEL_CAPACITY_TYPE: "spot"}
     nodes = [node("a"), node("b", metadata__labels=labels)]
-    pods = [held(request_, 0, "a"), held(request_, 1, "b"), held(request_, 2)]
+    pods = [placeholder(request_, 0, "a"), placeholder(request_, 1, "b"), placeholder(request_, 2)]
     meter.count(request_, seen(nodes, pods), NOW)
     meter.count(request_, seen(nodes, [worker(0, "a", "Running"), *pods]), NOW + 3600)
     # A run that is followed reads no nodes.
@@ -137,7 +137,7 @@ def test_node_keeps_its_price_in_the_next_pool(request_: Request) -> None:
     other = dataclasses.replace(
         request_, pool=dataclasses.replace(request_.pool, instance_type="p5.48xlarge")
     )
-    meter.count(request_, seen([node("a")], [held(request_, 0, "a")]), NOW)
+    meter.count(request_, seen([node("a")], [placeholder(request_, 0, "a")]), NOW)
     assert meter.count(other, seen([], []), NOW + 3600).usd == pytest.approx(7.2)
 
 

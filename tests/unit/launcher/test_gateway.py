@@ -120,7 +120,7 @@ def test_pods_are_made_and_deleted_many_at_a_time(
     assert api.names(PODS) == []
 
 
-def test_of_many_pods_the_refusal_of_one_is_told(
+def test_refusal_of_one_of_many_pods_is_reported(
     api: FakeApi, gateway: KubernetesGateway, request_: Request
 ) -> None:
     names = [f"hold-r1-{index}" for index in range(3 * AT_ONCE)]
@@ -300,9 +300,11 @@ def test_held_run_reports_each_state_once(api: FakeApi, request_: Request) -> No
     with closing(KubernetesGateway(api.client(), lambda: 10 * time.monotonic())) as gateway:
         runner, said = launcher(gateway, dataclasses.replace(request_, hold_seconds=1))
         assert runner.run() == names.EXIT_TRAINING_FAILED
-    told = [line.split("state=")[1].split()[0] for line in said]
+    reported = [line.split("state=")[1].split()[0] for line in said]
     order = ["holding", "submitting", "failed"]
-    assert [state for index, state in enumerate(told) if index == 0 or told[index - 1] != state] == order
+    assert [
+        state for index, state in enumerate(reported) if index == 0 or reported[index - 1] != state
+    ] == order
     assert "exit code 20" in said[-1]
 
 

@@ -46,7 +46,7 @@ def gateway(api: FakeApi) -> Iterator[KubernetesGateway]:
         yield made
 
 
-def known(seen: Observation) -> dict[str, Any]:
+def contents(seen: Observation) -> dict[str, Any]:
     """What it shows, whatever the order, but for others' pods without a node, which fresh lists alone have."""
 
     def stays(each: Any) -> bool:
@@ -92,7 +92,7 @@ def test_the_copy_shows_what_fresh_lists_show(
         def agree() -> bool:
             copied = gateway.observe(request_, fresh=False)
             assert not copied.fresh
-            return known(copied) == known(gateway.observe(request_, fresh=True))
+            return contents(copied) == contents(gateway.observe(request_, fresh=True))
 
         until(agree)
 
@@ -195,13 +195,13 @@ def test_each_change_is_known_within_a_fifth_of_a_second(
     took: dict[str, float] = {}
     gateway.observe(request_, fresh=False)
     until(lambda: api.watching == SOURCES)
-    before = known(gateway.observe(request_, fresh=False))
+    before = contents(gateway.observe(request_, fresh=False))
     for name, change in changes(api).items():
         began = time.monotonic()
         change()
         gateway.wait(5.0)
         took[name] = time.monotonic() - began
-        after = known(gateway.observe(request_, fresh=False))
+        after = contents(gateway.observe(request_, fresh=False))
         assert after != before, name
         before = after
     print("seconds from a change to the end of the wait:", {k: round(v, 3) for k, v in took.items()})
@@ -343,7 +343,7 @@ def test_a_training_is_never_forgotten_because_a_watch_lags(
         assert gateway.observe(request_, fresh=False).training is not None
         return _reads_of_training(api) == reads
 
-    until(asks_nobody)  # the watch has told of it, too
+    until(asks_nobody)  # the watch has reported it, too
     assert all(asks_nobody() for _ in range(5))
     api.remove(f"{JOBS}/train-r1")
     until(lambda: gateway.observe(request_, fresh=False).training is None)
@@ -401,9 +401,7 @@ def test_another_pool_is_watched_instead_of_the_first(
     assert [api.asked("watch").count(path) for path in paths] == [1, 1, 1, 2]
 
 
-def test_a_refused_watch_is_told_as_the_refusal_it_is(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request
-) -> None:
+def test_refused_watch_raises_refusal(api: FakeApi, gateway: KubernetesGateway, request_: Request) -> None:
     api.refused = {("GET", NODES)}
     with pytest.raises(ApiError, match="GET /api/v1/nodes: 403 Forbidden"):
         gateway.observe(request_, fresh=False)

@@ -124,7 +124,7 @@ def test_run_tries_attempts_and_pools_in_turn(api: FakeApi) -> None:
     clock = Clock()
     labels: list[tuple[float, str, str]] = []
 
-    def look(_method: str, _path: str) -> None:
+    def on_request(_method: str, _path: str) -> None:
         for name in api.names(PODS):
             meta = api.objects[f"{PODS}/{name}"]
             label = meta["metadata"]["labels"]["trainyard.dev/attempt"]
@@ -132,7 +132,7 @@ def test_run_tries_attempts_and_pools_in_turn(api: FakeApi) -> None:
             if (label, pool) not in [entry[1:] for entry in labels]:
                 labels.append((clock.now - 1_800_000_000.0, label, pool))
 
-    api.on_request = look
+    api.on_request = on_request
     runner, said = hurried(
         api, asked(attempts=2, fallbacks=[fallback()], capacityDeadlineSeconds=40), clock=clock
     )
@@ -171,27 +171,27 @@ def test_run_releases_node_with_warning_event(api: FakeApi) -> None:
     clock_began = clock.now
     runner, said = hurried(api, asked(nodeStartSeconds=60, capacityDeadlineSeconds=75), come, clock)
     assert runner.run() == names.EXIT_BELOW_MINIMUM
-    told = "i-0abc / NodeClaim small-x: 0 of 4 nvidia.com/gpu after 60 s"
-    assert f"; 1 node released: {told}" in said[-1]
+    expected = "i-0abc / NodeClaim small-x: 0 of 4 nvidia.com/gpu after 60 s"
+    assert f"; 1 node released: {expected}" in said[-1]
     warned = [event for path, event in api.objects.items() if path.startswith(EVENTS)]
     (event,) = (event for event in warned if event["reason"] == "MachineGivenBack")
-    assert (event["type"], event["message"]) == ("Warning", told)
+    assert (event["type"], event["message"]) == ("Warning", expected)
     kept = loads(lease.stored_progress(api.objects[LEASE]), 1)
-    assert [loss.message for loss in kept.released] == [told]
+    assert [loss.message for loss in kept.released] == [expected]
 
 
 def test_run_writes_progress_before_actions(api: FakeApi) -> None:
     """Killed right after any request, a launcher leaves no placeholder of a wait that the Lease does not know."""
     wrong: list[str] = []
 
-    def look(_method: str, _path: str) -> None:
+    def on_request(_method: str, _path: str) -> None:
         known = lease.stored_progress(api.objects[LEASE]) if LEASE in api.objects else ""
         for name in api.names(PODS):
             label = api.objects[f"{PODS}/{name}"]["metadata"]["labels"]["trainyard.dev/attempt"]
             if not known or label > loads(known, 1).label:
                 wrong.append(f"{name} of {label}, {known or 'nothing'} known")
 
-    api.on_request = look
+    api.on_request = on_request
     runner, _ = hurried(api, asked(attempts=3, retrySeconds=180, capacityDeadlineSeconds=20))
     assert runner.run() == names.EXIT_BELOW_MINIMUM
     assert wrong == []

@@ -1,4 +1,4 @@
-"""Whole runs over HTTP whose training is lost: what is asked of the API, in which order, and what is told of it."""
+"""Whole runs over HTTP that lose their training job: the requests, their order, and the reports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def put_worker(api: FakeApi, index: int, phase: str, **status: Any) -> None:
 
 
 def put_outcome(api: FakeApi, outcome: str) -> None:
-    status = {"conditions": [{"type": outcome, "status": "True", "message": "as it is"}]}
+    status = {"conditions": [{"type": outcome, "status": "True", "message": "a message"}]}
     api.put(JOB, {**api.objects[JOB], "status": status})
 
 
@@ -57,13 +57,13 @@ def test_run_lost_worker_deletes_job_and_resubmits(api: FakeApi) -> None:
     asked_for: list[tuple[str, str]] = []
     noted: list[int] = []
 
-    def look(method: str, path: str) -> None:
+    def on_request(method: str, path: str) -> None:
         if method in ("POST", "DELETE") and "/events" not in path:
             asked_for.append((method, path))
         if (method, path) == ("DELETE", JOB):
             noted.append(loads(lease.stored_progress(api.objects[LEASE]), 1).restarts)
 
-    api.on_request = look
+    api.on_request = on_request
 
     def go(now: float) -> None:
         if JOB not in api.objects or api.objects[JOB].get("status"):

@@ -1,4 +1,4 @@
-"""The objects that a request becomes, compared with a file; `UPDATE_GOLDEN=1` writes it anew."""
+"""The objects that a request becomes, compared with a file; `UPDATE_GOLDEN=1` writes it again."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def test_a_time_to_stop_that_is_none_is_refused(document: dict[str, Any], text: 
 
 
 def with_metrics(document: dict[str, Any], port: str, **change: Any) -> dict[str, Any]:
-    """The pods of a training that is told to serve metrics, by the kind of their replica."""
+    """The pods of a job that serves metrics, by the kind of their replica."""
     worker = {**document["worker"], "env": {"TRAINYARD_METRICS_PORT": port}}
     spec = pytorchjob.build(asked(worker=worker, **change), 3, "")["spec"]["pytorchReplicaSpecs"]
     return {kind: each["template"] for kind, each in spec.items()}
@@ -278,7 +278,7 @@ def test_in_an_elastic_world_any_pod_may_have_rank_0(document: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("port", ["0", "", "70000", "many"])
-def test_where_no_metrics_are_served_nobody_is_told_of_any(document: dict[str, Any], port: str) -> None:
+def test_without_metrics_port_no_annotations(document: dict[str, Any], port: str) -> None:
     leader = with_metrics(document, port)["Master"]
     assert "ports" not in leader["spec"]["containers"][0]
     assert list(leader["metadata"]["annotations"]) == ["karpenter.sh/do-not-disrupt"]

@@ -68,16 +68,16 @@ def scraped(counts: Counters) -> Scraped:
 def followed(
     api: FakeApi, request: Request, moments: dict[int, Moment], clock: Clock, holder: str = "pod-a"
 ) -> tuple[int, list[tuple[float, Scraped]]]:
-    """Run the request to its end and call `moments` after so many seconds; return exit code and all scrapes."""
+    """Run the request, and call each of `moments` at its second; return the exit code and all scrapes."""
     scrapes: list[tuple[float, Scraped]] = []
     waiting = dict(moments)
 
-    def look(now: float) -> None:
+    def scrape(now: float) -> None:
         scrapes.append((now - BEGAN, scraped(runner.counters)))
         for after in [after for after in waiting if now - BEGAN >= after]:
             waiting.pop(after)(now)
 
-    runner, _ = hurried(api, request, look, clock, holder)
+    runner, _ = hurried(api, request, scrape, clock, holder)
     code = runner.run()
     scrapes.append((clock.now - BEGAN, scraped(runner.counters)))
     return code, scrapes
@@ -116,7 +116,7 @@ def test_a_run_is_seen_from_its_wait_to_its_training(api: FakeApi) -> None:
 
 
 def test_metrics_refusals_count_once_over_relists(api: FakeApi) -> None:
-    def tell(now: float) -> None:
+    def refuse_three(now: float) -> None:
         refuse(api, "one", now)
         refuse(api, "two", now)
         refuse(api, "vcpu", now, "VcpuLimitExceeded: 64")
@@ -131,7 +131,7 @@ def test_metrics_refusals_count_once_over_relists(api: FakeApi) -> None:
         until(lambda: len(api.asked("list")) > lists)
 
     moments = {
-        8: tell,
+        8: refuse_three,
         40: lambda now: api.drop(),
         80: expire,
         120: change,
@@ -148,7 +148,7 @@ def test_metrics_refusals_count_once_over_relists(api: FakeApi) -> None:
     assert vcpu == {None, 1}
 
 
-def test_attempts_and_pools_are_told_apart(api: FakeApi) -> None:
+def test_attempts_and_pools_are_counted_apart(api: FakeApi) -> None:
     pool = {"metadata": {"name": "large"}, "spec": {"limits": {"nvidia.com/gpu": "32"}}}
     api.put(f"{cluster.POOLS}/large", pool)
     request = asked(attempts=2, capacityDeadlineSeconds=40, fallbacks=[fallback()])
@@ -296,9 +296,9 @@ def test_run_with_used_metrics_port_warns(
     api.objects[f"{cluster.POOLS}/small"]["spec"]["limits"]["nvidia.com/gpu"] = "4"
     with socket.create_server((address, names.METRICS_PORT)):
         assert program.run(request, "launch-r1", "pod-a", address) == names.EXIT_IMPOSSIBLE
-    (told,) = (record for record in caplog.records if "metrics" in record.getMessage())
-    assert told.levelno == logging.WARNING
-    assert told.getMessage().startswith(f"no metrics: {address} port {names.METRICS_PORT} can't be used: ")
+    (warning,) = (record for record in caplog.records if "metrics" in record.getMessage())
+    assert warning.levelno == logging.WARNING
+    assert warning.getMessage().startswith(f"no metrics: {address} port {names.METRICS_PORT} can't be used: ")
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")

@@ -163,7 +163,7 @@ def test_counters_old_refusals_are_forgotten() -> None:
     old = refusal("old")
     late = NOW + metrics.REMEMBERED_SECONDS + 1
     counting.see(at(NOW, old), at(late, old, refusal("new", late)), at(late + 1, old))
-    assert counting.counters.refused == {SMALL: 2}, "one that is still told is still known"
+    assert counting.counters.refused == {SMALL: 2}, "an Event that is still listed is still remembered"
     counting.see(at(late + 2, refusal("newest", late + 2)))
     assert sorted(counting.counters.counted_events) == ["new", "newest"]
     counting.see(at(late + 3), at(late + 4, refusal("new", late)))

@@ -1,4 +1,4 @@
-"""Machines that cost and never become of use: which are given back, when, and what is told of it."""
+"""Nodes that never become usable: which are released, when, and the reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from launcher.observe import Observation, Training
 from launcher.progress import Progress, initial_progress
 from launcher.request import Request
 from tests.unit.launcher.conftest import asked, fallback, made_for
-from tests.unit.launcher.test_capacity import NOW, held, node, pod, seen, warm
+from tests.unit.launcher.test_capacity import NOW, node, placeholder, pod, seen, warm
 from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
@@ -59,19 +59,24 @@ def released(step: Step) -> list[str]:
 
 def test_node_without_its_gpus_is_released_and_replaced(patient: Request) -> None:
     bare = node("a", status__allocatable=BARE)
-    holding = [held(patient, 0, "a"), held(patient, 1), held(patient, 2), held(patient, 3)]
+    holding = [
+        placeholder(patient, 0, "a"),
+        placeholder(patient, 1),
+        placeholder(patient, 2),
+        placeholder(patient, 3),
+    ]
     step = waited(patient, cluster([claim("x7k2p", 900)], [bare], holding))
-    told = "i-0x7k2p / NodeClaim x7k2p: 0 of 4 nvidia.com/gpu after 900 s"
+    expected = "i-0x7k2p / NodeClaim x7k2p: 0 of 4 nvidia.com/gpu after 900 s"
     assert step.actions == (
-        ReleaseNode(claim="x7k2p", uid="uid-x7k2p", reason=told),
+        ReleaseNode(claim="x7k2p", uid="uid-x7k2p", reason=expected),
         Remove(name="hold-r1-0", uid="uid-0"),
     )
     assert step.memory.progress is not None
-    assert [loss.message for loss in step.memory.progress.released] == [told]
+    assert [loss.message for loss in step.memory.progress.released] == [expected]
     # Once the pod is gone, another takes its place, and Karpenter buys for it.
     after = state_machine.step(patient, step.memory, cluster([], [], holding[1:]))
     assert after.actions == (Hold(index=0, wait="1-0"),)
-    assert after.report.reason.endswith(f"; 1 node released: {told}")
+    assert after.report.reason.endswith(f"; 1 node released: {expected}")
 
 
 @pytest.mark.parametrize(("age", "back"), [(899.5, []), (900, ["c"])])
@@ -138,7 +143,7 @@ def finished() -> Object:
     [
         (pod("theirs", "a"), []),
         (owned("ReplicaSet"), []),
-        (held(asked(runId="r2"), 0, "a"), []),
+        (placeholder(asked(runId="r2"), 0, "a"), []),
         (owned("DaemonSet"), ["c"]),
         (owned("Node"), ["c"]),
         (warm("a"), ["c"]),
@@ -192,7 +197,7 @@ def cut_short(request: Request, observation: Observation) -> Step:
 
 def other_pod(**changes: Any) -> Object:
     """A pod of another run that waits for a machine of pool small."""
-    item = held(asked(runId="r2"), 0)
+    item = placeholder(asked(runId="r2"), 0)
     for path, value in changes.items():
         section, key = path.split("__")
         item[section][key] = value
@@ -207,13 +212,13 @@ def test_unneeded_at_deadline_are_deleted_before_end(
 ) -> None:
     bare = node("b", metadata__labels=UNINITIALIZED, status__allocatable=BARE)
     claims = [starting("new"), starting("registered", "b"), starting("whole", "a")]
-    observation = cluster(claims, [node("a"), bare], [held(patient, 0, "a"), held(patient, 1)])
+    observation = cluster(claims, [node("a"), bare], [placeholder(patient, 0, "a"), placeholder(patient, 1)])
     step = cut_short(patient, observation)
-    told = "i-0new / NodeClaim new: not registered, and no longer needed"
+    expected = "i-0new / NodeClaim new: not registered, and no longer needed"
     assert step.actions == (
         Remove(name="hold-r1-0", uid="uid-0"),
         Remove(name="hold-r1-1", uid="uid-1"),
-        ReleaseNode(claim="new", uid="uid-new", reason=told, late=False),
+        ReleaseNode(claim="new", uid="uid-new", reason=expected, late=False),
         ReleaseNode(
             claim="registered",
             uid="uid-registered",
@@ -242,7 +247,7 @@ def test_unneeded_at_submit_are_deleted(patient: Request) -> None:
     observation = cluster(
         [starting("late"), starting("a-1", "a"), starting("b-1", "b")],
         [node("a"), node("b")],
-        [held(patient, 0, "a"), held(patient, 1, "b"), held(patient, 2)],
+        [placeholder(patient, 0, "a"), placeholder(patient, 1, "b"), placeholder(patient, 2)],
     )
     memory = {"quorum_since": NOW - patient.hold_seconds}
     step = waited(patient, observation, **memory)
@@ -320,12 +325,12 @@ def test_submit_because_of_event_releases_nothing(patient: Request) -> None:
     """A refusal that anybody may have written, while a NodeClaim has a problem."""
     stuck = claim("stuck", 60, "")
     stuck["status"]["conditions"] = [{"type": "Launched", "status": "Unknown", "reason": "Unauthorized"}]
-    told = observe.WarningEvent(
+    warning = observe.WarningEvent(
         kind="NodeClaim", name="small-x", reason="InsufficientCapacityError", message="", at=NOW
     )
     one_way = {"requirements": [{"key": names.LABEL_CAPACITY_TYPE, "operator": "In", "values": ["spot"]}]}
     pool = observe.node_pool({"spec": {"template": {"spec": one_way}}})
-    observation = cluster([stuck], [node("a"), node("b")], warnings=(told,), pool=pool)
+    observation = cluster([stuck], [node("a"), node("b")], warnings=(warning,), pool=pool)
     step = waited(patient, observation, began=100)
     assert [type(each) for each in step.actions] == [Start]
 

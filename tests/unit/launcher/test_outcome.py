@@ -51,7 +51,7 @@ def job(**changes: Any) -> Training:
     return dataclasses.replace(made, **changes)
 
 
-def others(*but: str) -> tuple[Pod, ...]:
+def workers_except(*but: str) -> tuple[Pod, ...]:
     return tuple(worker(name) for name in EVERY if name not in but)
 
 
@@ -66,14 +66,14 @@ def judged(
     return job_failure(asked(**run), training, pods, gang(before), NOW)
 
 
-def again(found: JobFailure | None) -> str:
+def reason_to_restart(found: JobFailure | None) -> str:
     assert found is not None
     assert found.is_retryable, found
     return found.reason
 
 
 @pytest.mark.parametrize(
-    ("code", "reason", "told"),
+    ("code", "reason", "expected"),
     [
         (1, "Error", "ended with 1"),
         (137, "OOMKilled", "ended with 137 (OOMKilled: out of memory)"),
@@ -85,9 +85,9 @@ def again(found: JobFailure | None) -> str:
         *((code, "Error", f"ended with {code}") for code in (21, 22, 23, 128)),
     ],
 )
-def test_job_failure_of_worker_names_node_and_code(code: int, reason: str, told: str) -> None:
-    found = judged(*others("worker-0"), ended("worker-0", code, reason))
-    assert again(found) == f"worker train-r1-worker-0 on node-worker-0 {told}"
+def test_job_failure_of_worker_names_node_and_code(code: int, reason: str, expected: str) -> None:
+    found = judged(*workers_except("worker-0"), ended("worker-0", code, reason))
+    assert reason_to_restart(found) == f"worker train-r1-worker-0 on node-worker-0 {expected}"
 
 
 @pytest.mark.parametrize(
@@ -95,20 +95,23 @@ def test_job_failure_of_worker_names_node_and_code(code: int, reason: str, told:
     [(2, ""), (20, ""), (126, " (command not executable)"), (127, " (command not found)")],
 )
 def test_job_failure_final_exit_code_is_not_retryable(code: int, means: str) -> None:
-    found = judged(*others("worker-0"), ended("worker-0", code))
+    found = judged(*workers_except("worker-0"), ended("worker-0", code))
     assert found == JobFailure(
         reason=f"worker train-r1-worker-0 on node-worker-0 ended with {code}{means}; a restart does not help",
         is_retryable=False,
     )
     lost = worker("worker-1", "Failed", reason="Evicted")
-    told = judged(worker("master-0"), ended("worker-0", code), lost)
-    assert told is not None
-    assert not told.is_retryable, "the others may have been taken away by a launcher that knew that already"
+    found = judged(worker("master-0"), ended("worker-0", code), lost)
+    assert found is not None
+    assert not found.is_retryable, "the others may have been taken away by a launcher that knew that already"
 
 
 def test_job_failure_names_first_and_counts_others() -> None:
     found = judged(ended("master-0", 1, at=9), ended("worker-0", 139, at=3), ended("worker-1", 1, at=12))
-    assert again(found) == "worker train-r1-worker-0 on node-worker-0 ended with 139 (SIGSEGV), and 2 more"
+    assert (
+        reason_to_restart(found)
+        == "worker train-r1-worker-0 on node-worker-0 ended with 139 (SIGSEGV), and 2 more"
+    )
 
 
 def test_job_failure_consequence_comes_after_cause() -> None:
@@ -118,37 +121,38 @@ def test_job_failure_consequence_comes_after_cause() -> None:
     found = judged(
         ended("master-0", 1, at=3, message=f"{peer}\n{summed_up}"),
         ended("worker-0", 1, at=4, message=f"{raised}{summed_up}"),
-        *others("worker-0", "master-0"),
+        *workers_except("worker-0", "master-0"),
     )
     assert (
-        again(found) == "worker train-r1-worker-0 on node-worker-0 ended with 1: KeyError: 'it', and 1 more"
+        reason_to_restart(found)
+        == "worker train-r1-worker-0 on node-worker-0 ended with 1: KeyError: 'it', and 1 more"
     )
 
 
 def test_job_failure_waits_for_cause() -> None:
     message = "error: process 0 could not go on; its log says why\n"
-    running = others("worker-0")
+    running = workers_except("worker-0")
     assert judged(ended("worker-0", 22, at=-1, message=message), *running) is None
-    assert "process 0 could not go on" in again(
+    assert "process 0 could not go on" in reason_to_restart(
         judged(ended("worker-0", 22, at=-6, message=message), *running)
     )
     cause = ended("master-0", 22, at=-1, message="error: data: x is not a directory\n")
     found = judged(ended("worker-0", 22, at=-1, message=message), cause, worker("worker-1"))
-    assert again(found).endswith("ended with 22: error: data: x is not a directory, and 1 more")
+    assert reason_to_restart(found).endswith("ended with 22: error: data: x is not a directory, and 1 more")
 
 
 def test_job_failure_of_init_container_is_named() -> None:
     for code in (2, 25):
-        found = judged(*others("worker-0"), ended("worker-0", code, container="init-pytorch"))
-        told = f"container init-pytorch of worker train-r1-worker-0 on node-worker-0 ended with {code}"
-        assert again(found) == told
+        found = judged(*workers_except("worker-0"), ended("worker-0", code, container="init-pytorch"))
+        expected = f"container init-pytorch of worker train-r1-worker-0 on node-worker-0 ended with {code}"
+        assert reason_to_restart(found) == expected
 
 
 DISRUPTED = [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}]
 
 
 @pytest.mark.parametrize(
-    ("pod", "told"),
+    ("pod", "expected"),
     [
         (worker("worker-0", "Failed", conditions=DISRUPTED), "was lost: DeletionByPodGC"),
         (worker("worker-0", "Failed", reason="Evicted"), "was lost: Evicted"),
@@ -161,14 +165,16 @@ DISRUPTED = [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionB
     ],
 )
 @pytest.mark.parametrize("outcome", ["", "Failed"])
-def test_job_failure_disrupted_worker_comes_early(pod: Pod, told: str, outcome: str) -> None:
-    found = judged(*others("worker-0"), pod, outcome=outcome)
-    assert again(found) == f"worker train-r1-worker-0 on node-worker-0 {told}"
+def test_job_failure_disrupted_worker_comes_early(pod: Pod, expected: str, outcome: str) -> None:
+    found = judged(*workers_except("worker-0"), pod, outcome=outcome)
+    assert reason_to_restart(found) == f"worker train-r1-worker-0 on node-worker-0 {expected}"
 
 
 def test_job_failure_disruption_comes_first() -> None:
     found = judged(ended("master-0", 1), worker("worker-0", "Failed", reason="Evicted"), ended("worker-1", 1))
-    assert again(found).startswith("worker train-r1-worker-0 on node-worker-0 was lost: Evicted; worker")
+    assert reason_to_restart(found).startswith(
+        "worker train-r1-worker-0 on node-worker-0 was lost: Evicted; worker"
+    )
 
 
 def test_job_failure_names_lost_node() -> None:
@@ -176,30 +182,30 @@ def test_job_failure_names_lost_node() -> None:
     alive = [observe.node(node(f"node-{name}")) for name in ("master-0", "worker-1")]
     failed = job(outcome="Failed")
     found = job_failure(asked(), failed, pods, {}, NOW, tuple(alive))
-    assert again(found) == (
+    assert reason_to_restart(found) == (
         "worker train-r1-worker-0 on node-worker-0 was lost: its node is gone;"
         " worker train-r1-master-0 on node-master-0 ended with 1"
     )
     silent = observe.node(node("node-worker-0", status__conditions=[{"type": "Ready", "status": "Unknown"}]))
     found = job_failure(asked(), failed, pods, {}, NOW, (*alive, silent))
-    assert again(found).startswith(
+    assert reason_to_restart(found).startswith(
         "worker train-r1-worker-0 on node-worker-0 was lost: its node is not Ready;"
     )
 
 
 def test_job_failure_missing_or_replaced_worker() -> None:
-    before = others()
-    gone = judged(*others("worker-1"), outcome="", before=before)
-    assert again(gone) == "worker train-r1-worker-1 is gone"
-    anew = worker("worker-1", "Pending", uid="another")
-    replaced = judged(*others("worker-1"), anew, outcome="", before=before)
-    assert "replaced a pod that is gone" in again(replaced)
-    unknown = judged(*others("worker-1"))
-    assert again(unknown) == "1 of 3 workers is gone", "a launcher that saw nothing of it before"
+    before = workers_except()
+    gone = judged(*workers_except("worker-1"), outcome="", before=before)
+    assert reason_to_restart(gone) == "worker train-r1-worker-1 is gone"
+    replacement = worker("worker-1", "Pending", uid="another")
+    replaced = judged(*workers_except("worker-1"), replacement, outcome="", before=before)
+    assert "replaced a pod that is gone" in reason_to_restart(replaced)
+    unknown = judged(*workers_except("worker-1"))
+    assert reason_to_restart(unknown) == "1 of 3 workers is gone", "a launcher that saw nothing of it before"
 
 
 def test_job_failure_of_running_job_is_none() -> None:
-    assert judged(*others(), outcome="", before=others()) is None
+    assert judged(*workers_except(), outcome="", before=workers_except()) is None
     starting = (worker("master-0"), worker("worker-0", "Pending"))
     assert judged(*starting, outcome="") is None, "the operator has not made all of them yet"
     finished = (worker("master-0"), worker("worker-0", "Succeeded"))
@@ -209,7 +215,7 @@ def test_job_failure_of_running_job_is_none() -> None:
 
 
 def test_job_failure_unexplained_is_not_retryable() -> None:
-    found = judged(*others(), message="PyTorchJob train-r1 is failed because it is wrong")
+    found = judged(*workers_except(), message="PyTorchJob train-r1 is failed because it is wrong")
     assert found == JobFailure(reason="PyTorchJob train-r1 is failed because it is wrong", is_retryable=False)
 
 
@@ -220,12 +226,12 @@ def test_job_failure_after_deadline_is_not_retryable() -> None:
     found = judged(message=OUT_OF_TIME, activeDeadlineSeconds=100)
     assert found == JobFailure(reason=OUT_OF_TIME, is_retryable=False)
     leaving = worker("worker-0", metadata={"deletionTimestamp": "now"})
-    assert judged(leaving, outcome="", before=others(), activeDeadlineSeconds=100) is None
+    assert judged(leaving, outcome="", before=workers_except(), activeDeadlineSeconds=100) is None
     assert judged(leaving, outcome="", activeDeadlineSeconds=105) is None, "clocks differ a little"
-    assert again(judged(leaving, outcome="", activeDeadlineSeconds=130))
+    assert reason_to_restart(judged(leaving, outcome="", activeDeadlineSeconds=130))
 
 
 def test_job_failure_elastic_ignores_lost_worker() -> None:
     lost = worker("worker-0", metadata={"deletionTimestamp": "now"})
-    assert judged(*others("worker-0"), lost, outcome="", shape=names.SHAPE_ELASTIC) is None
-    assert again(judged(*others("worker-0"), lost, shape=names.SHAPE_ELASTIC))
+    assert judged(*workers_except("worker-0"), lost, outcome="", shape=names.SHAPE_ELASTIC) is None
+    assert reason_to_restart(judged(*workers_except("worker-0"), lost, shape=names.SHAPE_ELASTIC))

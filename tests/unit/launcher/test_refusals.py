@@ -105,23 +105,23 @@ def starting(name: str, status: str = "True", reason: str = "Launched", message:
 def test_shortfall_names_nodeclaims(
     request_: Request,
 ) -> None:
-    def told(*claims: observe.Claim) -> str:
+    def message(*claims: observe.Claim) -> str:
         observation = seen([], claims=claims)
         return capacity.shortfall(request_, observation, count(request_, observation), NOW)
 
     new = starting("small-a", "Unknown", "AwaitingReconciliation", "object is awaiting reconciliation")
-    assert told(starting("small-b"), new) == "2 NodeClaims starting: small-a, small-b"
-    assert told(*(starting(f"small-{index}") for index in range(6))) == (
+    assert message(starting("small-b"), new) == "2 NodeClaims starting: small-a, small-b"
+    assert message(*(starting(f"small-{index}") for index in range(6))) == (
         "6 NodeClaims starting: small-0, small-1, small-2, small-3 and 2 more"
     )
     refused = starting(
         "small-c", "Unknown", "Unauthorized", "User is not authorized to perform this operation"
     )
-    assert told(refused, starting("small-b")) == (
+    assert message(refused, starting("small-b")) == (
         "1 NodeClaim not launched: Unauthorized: User is not authorized to perform this operation; "
         "1 NodeClaim starting: small-b"
     )
-    assert told(dataclasses.replace(refused, deleting=True)) == "waiting for Karpenter"
+    assert message(dataclasses.replace(refused, deleting=True)) == "waiting for Karpenter"
 
 
 def test_refusals_of_pool_with_same_prefix_are_separate(request_: Request) -> None:

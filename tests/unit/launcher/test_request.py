@@ -45,7 +45,7 @@ def test_request_reports_all_errors_together(document: dict[str, Any]) -> None:
     document["placeholder"]["colour"] = "red"
     document["runId"] = "Not_A_Label"
     del document["holdSeconds"]
-    told = problems(document, MIN_NODES="5", MAX_NODES="0")
+    found = problems(document, MIN_NODES="5", MAX_NODES="0")
     for place in (
         "TRAINYARD_REQUEST.worker.cpu",
         "TRAINYARD_REQUEST.worker.image",
@@ -57,9 +57,9 @@ def test_request_reports_all_errors_together(document: dict[str, Any]) -> None:
         "MAX_NODES is '0'",
         "MIN_NODES is 5 and MAX_NODES is 4",
     ):
-        assert any(problem.startswith(place) for problem in told), (place, told)
-    assert len(told) == 9
-    assert all("it must be" in problem for problem in told)
+        assert any(problem.startswith(place) for problem in found), (place, found)
+    assert len(found) == 9
+    assert all("it must be" in problem for problem in found)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_waits_and_attempts_have_a_least_and_are_required(
 @pytest.mark.parametrize("value", ["rigid", "", None, 3, "static "])
 def test_a_world_is_static_or_elastic(document: dict[str, Any], value: object) -> None:
     document["shape"] = value
-    told = f"TRAINYARD_REQUEST.shape is {json.dumps(value)}; it must be static or elastic"
-    assert problems(document) == (told,)
+    expected = f"TRAINYARD_REQUEST.shape is {json.dumps(value)}; it must be static or elastic"
+    assert problems(document) == (expected,)
     document["shape"] = "elastic"
     assert parse_request({"TRAINYARD_REQUEST": json.dumps(document)}).shape == "elastic"
 
@@ -140,9 +140,9 @@ def test_an_image_has_a_tag_or_a_digest(document: dict[str, Any], image: str) ->
 def test_image_without_tag_or_digest_is_refused(document: dict[str, Any], image: object) -> None:
     for part in ("worker", "placeholder"):
         document[part]["image"] = image
-    told = f"image is {json.dumps(image)}; it must be an image with a tag or digest"
+    expected = f"image is {json.dumps(image)}; it must be an image with a tag or digest"
     assert problems(document) == tuple(
-        f"TRAINYARD_REQUEST.{part}.{told}" for part in ("placeholder", "worker")
+        f"TRAINYARD_REQUEST.{part}.{expected}" for part in ("placeholder", "worker")
     )
 
 
@@ -191,12 +191,12 @@ def test_request_wrong_value_is_refused(
     target[last] = value
     if place == "pool.name":
         document["pool"]["nodeSelector"] = {"karpenter.sh/nodepool": ""}
-    told = f"TRAINYARD_REQUEST.{place} is {json.dumps(value)}; it must be {right}"
-    assert problems(document) == (told,)
+    expected = f"TRAINYARD_REQUEST.{place} is {json.dumps(value)}; it must be {right}"
+    assert problems(document) == (expected,)
 
 
 @pytest.mark.parametrize(
-    ("mounts", "told"),
+    ("mounts", "expected"),
     [
         ({"Fsx": "/fsx"}, "mounts has 'Fsx'; it must be the name of a claim"),
         ({"fsx": "/dev/shm"}, "mounts.fsx is '/dev/shm'; it must be an absolute path of its own"),
@@ -204,10 +204,10 @@ def test_request_wrong_value_is_refused(
     ],
 )
 def test_mounts_have_names_and_places_of_their_own(
-    document: dict[str, Any], mounts: dict[str, str], told: str
+    document: dict[str, Any], mounts: dict[str, str], expected: str
 ) -> None:
     document["worker"]["mounts"] = mounts
-    assert f"TRAINYARD_REQUEST.worker.{told}" in problems(document)[0]
+    assert f"TRAINYARD_REQUEST.worker.{expected}" in problems(document)[0]
 
 
 def test_what_is_written_to_lies_in_a_mounted_volume(document: dict[str, Any]) -> None:
@@ -251,7 +251,7 @@ def test_request_wrong_fallback_names_place(document: dict[str, Any]) -> None:
     )
     document["fallbacks"] = [fallback(), fallback(), {**fallback(), "pool": 1, "color": "red"}, on_cpus, 4]
     del document["fallbacks"][0]["capacityDeadlineSeconds"]
-    told = "\n".join(problems(document))
+    found = "\n".join(problems(document))
     for line in (
         "TRAINYARD_REQUEST.fallbacks[0].capacityDeadlineSeconds is missing; it must be a whole number",
         'TRAINYARD_REQUEST.fallbacks[1].pool.name is "large"; it must be a pool that no candidate before',
@@ -260,7 +260,7 @@ def test_request_wrong_fallback_names_place(document: dict[str, Any]) -> None:
         "TRAINYARD_REQUEST.fallbacks[3].worker.cpu is 80; it must be pool.perNode (16) in a pool",
         "TRAINYARD_REQUEST.fallbacks[4] is 4; it must be an object",
     ):
-        assert line in told
+        assert line in found
     document["fallbacks"] = {}
     assert problems(document) == (
         "TRAINYARD_REQUEST.fallbacks is {}; it must be a list of objects, which may be empty",

@@ -13,20 +13,20 @@ from tests.unit.launcher.test_request import problems
 pytestmark = pytest.mark.unit
 
 
-def test_a_number_without_end_is_told_by_its_beginning(document: dict[str, Any]) -> None:
+def test_long_number_is_shortened(document: dict[str, Any]) -> None:
     digits = "9" * 5000  # more than Python makes a number of
-    told = f"is {'9' * 100!r}...; it must be a whole number"
-    assert problems(document, MAX_NODES=digits) == (f"MAX_NODES {told} from 1 to 999999",)
+    expected = f"is {'9' * 100!r}...; it must be a whole number"
+    assert problems(document, MAX_NODES=digits) == (f"MAX_NODES {expected} from 1 to 999999",)
     document["worker"]["env"] = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": digits}
     place = "TRAINYARD_REQUEST.worker.env.TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
-    assert problems(document) == (f"{place} {told} of seconds from 1 to 540",)
+    assert problems(document) == (f"{place} {expected} of seconds from 1 to 540",)
 
 
 @pytest.mark.parametrize("job", ["launch-", "launch-A", "launch-a-", "launch-" + "r" * 41])
-def test_a_job_whose_name_names_no_run_is_told_whole(document: dict[str, Any], job: str) -> None:
+def test_job_name_without_run_is_reported(document: dict[str, Any], job: str) -> None:
     document["runId"] = None
-    told = f"JOB_NAME is {job!r}; it must be launch- and at most 40 lower-case letters, digits and dashes"
-    assert problems(document, JOB_NAME=job)[0].startswith(told)
+    expected = f"JOB_NAME is {job!r}; it must be launch- and at most 40 lower-case letters, digits and dashes"
+    assert problems(document, JOB_NAME=job)[0].startswith(expected)
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800", "\udfff."])
@@ -34,8 +34,8 @@ def test_a_text_that_no_process_can_be_given_is_refused(document: dict[str, Any]
     whole, worker = "of whole characters, none of them NUL", document["worker"]
     worker["args"], worker["command"], worker["env"] = [text], [text], {"A": text}
     document["pool"]["zone"] = text
-    told = [line.partition(" is ")[::2] for line in problems(document)]
-    assert [(place, line.partition("; it must be ")[2]) for place, line in told] == [
+    found = [line.partition(" is ")[::2] for line in problems(document)]
+    assert [(place, line.partition("; it must be ")[2]) for place, line in found] == [
         ("TRAINYARD_REQUEST.pool.zone", "the value of a label"),
         ("TRAINYARD_REQUEST.worker.env", f"an object of texts {whole}"),
         ("TRAINYARD_REQUEST.worker.args", f"a list of texts {whole}"),
@@ -46,25 +46,25 @@ def test_a_text_that_no_process_can_be_given_is_refused(document: dict[str, Any]
 @pytest.mark.parametrize("key", ["cpu", "memory", "sharedMemory"])
 def test_a_quantity_has_the_digits_that_kubernetes_reads(document: dict[str, Any], key: str) -> None:
     document["worker"][key] = "٣"
-    told = f'TRAINYARD_REQUEST.worker.{key} is "\\u0663"; it must be a quantity above 0'
-    assert problems(document)[0].startswith(told)
+    expected = f'TRAINYARD_REQUEST.worker.{key} is "\\u0663"; it must be a quantity above 0'
+    assert problems(document)[0].startswith(expected)
 
 
 @pytest.mark.parametrize(
     "ends", ["9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00", "1969-12-31T00:00:00Z"]
 )
-def test_a_block_ends_at_a_time_that_can_be_told(document: dict[str, Any], ends: str) -> None:
+def test_block_end_out_of_range_is_reported(document: dict[str, Any], ends: str) -> None:
     document["pool"]["block"] = {"ends": ends, "takenBackSeconds": 2400, "onDemandFallback": False}
-    told = f'TRAINYARD_REQUEST.pool.block.ends is "{ends}"; it must be a time with its zone'
-    assert problems(document)[0].startswith(told)
+    expected = f'TRAINYARD_REQUEST.pool.block.ends is "{ends}"; it must be a time with its zone'
+    assert problems(document)[0].startswith(expected)
 
 
 @pytest.mark.parametrize("place", ["instanceType", "zone"])
 @pytest.mark.parametrize("value", [" ", "a b", "a\n", "-a", "a-", "ä", "a" * 64])
 def test_a_type_and_a_zone_are_values_of_labels(document: dict[str, Any], place: str, value: str) -> None:
     document["pool"][place] = value
-    told = f"TRAINYARD_REQUEST.pool.{place} is {json.dumps(value)}; it must be the value of a label"
-    assert problems(document) == (told,)
+    expected = f"TRAINYARD_REQUEST.pool.{place} is {json.dumps(value)}; it must be the value of a label"
+    assert problems(document) == (expected,)
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_an_image_has_a_name_of_255_characters_at_most(document: dict[str, Any],
 def test_a_claim_may_be_the_name_of_a_volume(document: dict[str, Any], claim: str) -> None:
     """The operator would be refused each worker, and say so in its own log alone."""
     document["worker"]["mounts"] = {claim: "/fsx"}
-    told = f"TRAINYARD_REQUEST.worker.mounts has {claim!r}; it must be the name of a claim, a DNS label of at most"
-    assert problems(document)[0].startswith(told)
+    expected = f"TRAINYARD_REQUEST.worker.mounts has {claim!r}; it must be the name of a claim, a DNS label of at most"
+    assert problems(document)[0].startswith(expected)
 
 
 def test_a_directory_of_a_volume_has_no_colon(document: dict[str, Any]) -> None:

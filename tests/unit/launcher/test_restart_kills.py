@@ -25,9 +25,9 @@ SUSPENDED_SECONDS = 50.0
 
 @dataclass
 class Struck(Trace):
-    """Four machines that are there from the start; trainings that are struck, `blows` of them in turn.
+    """Four machines from the start; training jobs that get these `blows` in turn.
 
-    A blow is the loss of a machine, which the operator says ("failed") or not ("silent", "made anew"), the exit code
+    A blow is the loss of a machine, which the operator says ("failed") or not ("silent", "replaced"), the exit code
     of a worker, or "suspended", for fifty seconds. `idle` is how many placeholders there were meanwhile.
     """
 
@@ -90,7 +90,7 @@ def kills(*blows: Any) -> list[Any]:
     ("blow", "backend", "first"),
     [
         pytest.param(each.values[0], backend, each.values[1], marks=each.marks)
-        for backend, blows in ((PYTORCHJOB, ("failed", "silent", "made anew", 1)), (TRAINJOB, ("silent", 1)))
+        for backend, blows in ((PYTORCHJOB, ("failed", "silent", "replaced", 1)), (TRAINJOB, ("silent", 1)))
         for each in kills(*blows)
     ],
 )
@@ -101,11 +101,11 @@ def test_launcher_killed_anywhere_in_a_restart_ends_alike(blow: str | int, backe
     for point in range(first, undisturbed.points + 1, STRIDE):
         trace = struck(blow, dies_at=point, backend=backend)
         assert trace.kills == 1
-        told = (point, trace.said)
-        assert trace.world.wrongs == [], told
-        assert (trace.code, trace.submits) == (names.EXIT_SUCCEEDED, 2), told
+        history = (point, trace.said)
+        assert trace.world.wrongs == [], history
+        assert (trace.code, trace.submits) == (names.EXIT_SUCCEEDED, 2), history
         assert trace.progress is not None
-        assert (trace.progress.restarts, trace.progress.retiring) == (1, ""), told
+        assert (trace.progress.restarts, trace.progress.retiring) == (1, ""), history
 
 
 @pytest.mark.parametrize(("blows", "first"), kills((1, "failed", 137)))
@@ -129,8 +129,8 @@ def test_trace_of_a_resumed_run_holds_nothing(backend: str) -> None:
 def test_suspended_run_holds_nothing_and_resumes(blow: str, first: int) -> None:
     undisturbed = struck(blow, holdSeconds=200)
     assert (undisturbed.code, undisturbed.sizes, undisturbed.idle) == (names.EXIT_SUCCEEDED, [4, 4], 0)
-    told = undisturbed.said
-    assert [sum(f"state={state} " in line for line in told) > 0 for state in ("suspended", "restarting")] == [
+    said = undisturbed.said
+    assert [sum(f"state={state} " in line for line in said) > 0 for state in ("suspended", "restarting")] == [
         True,
         True,
     ]

@@ -15,7 +15,7 @@ from launcher.observe import Observation
 from launcher.progress import Failure, Loss, Progress, initial_progress
 from launcher.request import Request
 from tests.unit.launcher.conftest import asked, fallback
-from tests.unit.launcher.test_capacity import NOW, OWNER, held, node, seen
+from tests.unit.launcher.test_capacity import NOW, OWNER, node, placeholder, seen
 from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
@@ -41,7 +41,7 @@ def at(observation: Observation, now: float) -> Observation:
 def test_failed_attempt_deletes_placeholders_and_pauses() -> None:
     request = asked(attempts=3)
     step = state_machine.step(
-        request, Memory(progress=LATE), seen([node("a")], [held(request, 0, "a")]), jitter=0.5
+        request, Memory(progress=LATE), seen([node("a")], [placeholder(request, 0, "a")]), jitter=0.5
     )
     assert step.actions == (Remove(name="hold-r1-0", uid="uid-0"),)
     progress = of(step)
@@ -64,7 +64,7 @@ def test_pause_holds_nothing_and_ends_in_new_wait() -> None:
     pausing = state_machine.step(request, Memory(progress=LATE), seen([])).memory
     resumes = of(state_machine.step(request, pausing, seen([]))).resumes
     assert resumes is not None
-    left = state_machine.step(request, pausing, at(seen([], [held(request, 0)]), resumes - 1))
+    left = state_machine.step(request, pausing, at(seen([], [placeholder(request, 0)]), resumes - 1))
     assert left.actions == (Remove(name="hold-r1-0", uid="uid-0"),), "a killed launcher's is removed, too"
     assert left.report.state == names.STATE_PAUSING
     again = state_machine.step(request, left.memory, at(seen([]), resumes))
@@ -118,7 +118,9 @@ def test_idle_time_excludes_pause_and_other_pools() -> None:
 
 def test_the_next_pool_is_tried_at_once_and_named() -> None:
     request = asked(fallbacks=[fallback()])
-    step = state_machine.step(request, Memory(progress=LATE), seen([node("a")], [held(request, 0, "a")]))
+    step = state_machine.step(
+        request, Memory(progress=LATE), seen([node("a")], [placeholder(request, 0, "a")])
+    )
     assert step.actions == (Remove(name="hold-r1-0", uid="uid-0"),)
     assert (of(step).candidate, of(step).began, step.memory.candidate) == (1, NOW, 1)
     assert step.report.reason == (

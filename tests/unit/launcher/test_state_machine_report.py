@@ -112,13 +112,13 @@ def test_follow_names_stuck_worker(request_: Request) -> None:
     item["metadata"]["creationTimestamp"] = stamp(NOW)
     stuck = observe.pod({**item, "status": status})
     pods = (worker("a", placed=0, started=3), stuck)
-    for age, told in (
+    for age, suffix in (
         (14, ""),
         (15, "; train-r1-b can't get image example.com/train:1: kubectl describe pod says why"),
     ):
         now = Observation(now=NOW + age, fresh=True, training=training, pods=pods)
         reason = state_machine.step(request_, Memory(), now).report.reason
-        assert reason == f"1 of 2 workers running{told}"
+        assert reason == f"1 of 2 workers running{suffix}"
 
 
 @pytest.mark.parametrize(

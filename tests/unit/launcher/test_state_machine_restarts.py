@@ -1,4 +1,4 @@
-"""A training that is begun anew: what is written, held, deleted and submitted, in which order; a suspended one."""
+"""A restarted run: what is written, held, deleted and submitted, in which order; a suspended job."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from launcher.observe import Observation, Training
 from launcher.progress import Progress, initial_progress
 from launcher.request import Request
 from tests.unit.launcher.conftest import asked, fallback, made_for
-from tests.unit.launcher.test_capacity import NOW, held, node, seen
+from tests.unit.launcher.test_capacity import NOW, node, placeholder, seen
 from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
 
 Object = dict[str, Any]
-BEGUN = dataclasses.replace(initial_progress(NOW - 500), idle_node_seconds=40.0)
+STARTED = dataclasses.replace(initial_progress(NOW - 500), idle_node_seconds=40.0)
 
 
 def job(**changes: Any) -> Training:
@@ -54,7 +54,7 @@ def of(step: Step) -> Progress:
 
 def lost(request: Request, **changes: Any) -> Step:
     """The step that sees the loss of one of three workers."""
-    memory = Memory(progress=dataclasses.replace(BEGUN, **changes), training_uid="t")
+    memory = Memory(progress=dataclasses.replace(STARTED, **changes), training_uid="t")
     pods = [worker(0), worker(1), evicted(2)]
     return state_machine.step(request, memory, seen([], pods, training=job()))
 
@@ -77,7 +77,7 @@ def test_loss_deletes_job_and_holds_node() -> None:
 def test_loss_on_cached_lists_recounts() -> None:
     pods = [worker(0), worker(1), evicted(2)]
     observation = seen([], pods, training=job(), fresh=False)
-    step = state_machine.step(asked(maxRestarts=3), Memory(progress=BEGUN), observation)
+    step = state_machine.step(asked(maxRestarts=3), Memory(progress=STARTED), observation)
     assert step.actions == (Recount(),)
     assert of(step).restarts == 0
 
@@ -86,15 +86,15 @@ def test_retire_never_holds_more_nodes_than_job() -> None:
     request = asked(maxRestarts=3)
     memory = lost(request).memory
     deleting = job(deleting=True)
-    first = held_again(request, 0, "n2")
+    first = placeholder_again(request, 0, "n2")
     step = later(request, memory, 5, seen([], [worker(0), worker(1), first], training=deleting))
     assert step.actions == (), "it is asked for once, and two workers still hold theirs"
     step = later(request, memory, 9, seen([], [worker(0, "Failed"), first], training=deleting))
     assert step.actions == (Hold(index=1, wait="1-0-1"), Hold(index=2, wait="1-0-1"))
 
 
-def held_again(request: Request, index: int, at: str = "") -> Object:
-    item = held(request, index, at)
+def placeholder_again(request: Request, index: int, at: str = "") -> Object:
+    item = placeholder(request, index, at)
     item["metadata"]["labels"][names.LABEL_ATTEMPT] = "1-0-1"
     return item
 
@@ -146,7 +146,7 @@ def test_restart_below_minimum_tries_next_pool() -> None:
 def test_retire_stuck_pods_end_with_advice() -> None:
     request = asked(maxRestarts=3)
     stuck = worker(1, deletionTimestamp="now")
-    hold = held_again(request, 0, "n2")
+    hold = placeholder_again(request, 0, "n2")
     observation = seen([], [stuck, hold], training=job(deleting=True))
     memory = lost(request).memory
     assert later(request, memory, 599, observation).report.state == names.STATE_RESTARTING
@@ -210,7 +210,7 @@ def test_overdue_after_training_starts_again() -> None:
 
 def test_a_job_that_somebody_deletes_is_not_a_loss() -> None:
     pods = [worker(0, deletionTimestamp="now")]
-    memory = Memory(progress=BEGUN, training_uid="t", gang={"train-r1-worker-1": "w1"})
+    memory = Memory(progress=STARTED, training_uid="t", gang={"train-r1-worker-1": "w1"})
     step = state_machine.step(asked(maxRestarts=3), memory, seen([], pods, training=job(deleting=True)))
     assert (step.actions, step.report.reason) == ((), "PyTorchJob train-r1 is being deleted")
     step = state_machine.step(asked(maxRestarts=3), step.memory, seen([], []))
@@ -227,8 +227,8 @@ def test_what_a_lease_keeps_of_restarts_is_read_back() -> None:
 
 def test_suspended_job_holds_nothing() -> None:
     request = asked(maxRestarts=3)
-    memory = Memory(progress=BEGUN, training_uid="t", gang={"train-r1-worker-1": "w1"})
-    leaving = [worker(0, deletionTimestamp="now"), held(request, 0)]
+    memory = Memory(progress=STARTED, training_uid="t", gang={"train-r1-worker-1": "w1"})
+    leaving = [worker(0, deletionTimestamp="now"), placeholder(request, 0)]
     observation = seen([], leaving, training=job(suspended=True))
     step = state_machine.step(request, memory, observation)
     assert step.actions == (Remove(name="hold-r1-0", uid="uid-0"),)
@@ -240,7 +240,7 @@ def test_suspended_job_holds_nothing() -> None:
 
 def test_resumed_job_restarts_without_cost() -> None:
     request = asked(maxRestarts=1, activeDeadlineSeconds=1000)
-    suspended = dataclasses.replace(BEGUN, suspended=True, trained=100.0)
+    suspended = dataclasses.replace(STARTED, suspended=True, trained=100.0)
     memory = Memory(progress=suspended, training_uid="t")
     resumed = seen([], [worker(0, "Pending")], training=job())
     assert state_machine.step(request, memory, dataclasses.replace(resumed, fresh=False)).actions == (

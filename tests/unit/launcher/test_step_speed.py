@@ -15,7 +15,7 @@ from launcher.progress import initial_progress
 from launcher.request import Request
 from tests.figures import FIGURE
 from tests.unit.launcher.conftest import asked
-from tests.unit.launcher.test_capacity import NOW, held, node, seen
+from tests.unit.launcher.test_capacity import NOW, node, placeholder, seen
 from tests.unit.launcher.test_node_release import BARE, claim
 
 pytestmark = pytest.mark.unit
@@ -35,7 +35,7 @@ def cluster(request: Request, nodes: int, *, broken: bool) -> Observation:
     changes = {"status__allocatable": BARE} if broken else {}
     claims = tuple(observe.claim(claim(f"c-{name}", 1000, name), NOW) for name in names)
     daemons = tuple(daemon(f"{name}-{number}", name) for name in names for number in range(6))
-    pods = [held(request, index, name) for index, name in enumerate(names)]
+    pods = [placeholder(request, index, name) for index, name in enumerate(names)]
     limit = str(4 * nodes)
     found = seen([node(name, **changes) for name in names], pods, limit, claims=claims)
     return dataclasses.replace(found, pods=(*found.pods, *daemons))
@@ -69,7 +69,7 @@ def test_a_step_takes_milliseconds_for_hundreds_of_nodes(
         kind = ReleaseNode if broken else Start
         wanted = nodes if broken else 1
         assert sum(isinstance(action, kind) for action in step.actions) == wanted
-    told = ", ".join(f"{nodes} nodes {figure:.1f} ms" for nodes, figure in took.items())
-    record_property(FIGURE, f"a step of the launcher, {'all broken' if broken else 'all usable'}: {told}")
+    figures = ", ".join(f"{nodes} nodes {figure:.1f} ms" for nodes, figure in took.items())
+    record_property(FIGURE, f"a step of the launcher, {'all broken' if broken else 'all usable'}: {figures}")
     assert took[256] <= LONGEST_MS
     assert took[256] <= 12 * took[64] + 5, "four times the nodes take about four times as long"

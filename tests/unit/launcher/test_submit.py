@@ -13,7 +13,7 @@ pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "expected"),
     [
         (b"\xff\xfe\x00", "can't decode"),
         (b"", "the manifest is not JSON"),
@@ -28,10 +28,10 @@ pytestmark = pytest.mark.unit
     ],
 )
 def test_what_is_no_manifest_is_refused_in_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes, told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes, expected: str
 ) -> None:
     (tmp_path / "manifest").write_bytes(data)
     assert main(["--manifest", str(tmp_path / "manifest")]) == names.EXIT_BAD_REQUEST
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("submit: ")
-    assert told in line
+    assert expected in line

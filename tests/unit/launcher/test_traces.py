@@ -33,7 +33,7 @@ def traces() -> list[Trace]:
 
 
 def counts(traces: list[Trace]) -> str:
-    """What the traces were made of, for whoever reads a failure."""
+    """What the traces were made of, for the reader of a failure."""
     return (
         f"{len(traces)} traces, {sum(trace.kills for trace in traces)} kills,"
         f" {sum(trace.submits for trace in traces)} submits, {sum(trace.released for trace in traces)} given back,"
@@ -60,27 +60,27 @@ def test_trainjob_trace_ends_without_wrong_count() -> None:
 
 
 def test_traces_cover_all_events(traces: list[Trace]) -> None:
-    told = counts(traces)
+    summary = counts(traces)
     ends = Counter(trace.code for trace in traces)
-    assert set(ends) <= FINAL, told
-    assert ends[names.EXIT_SUCCEEDED] > 60, told
-    assert ends[names.EXIT_BELOW_MINIMUM] > 30, told
-    assert ends[names.EXIT_IMPOSSIBLE] > 5, told
-    assert ends[names.EXIT_TRAINING_FAILED] > 3, told
-    assert sum(trace.kills for trace in traces) > 100, told
-    assert sum(trace.released for trace in traces) > 30, told
+    assert set(ends) <= FINAL, summary
+    assert ends[names.EXIT_SUCCEEDED] > 60, summary
+    assert ends[names.EXIT_BELOW_MINIMUM] > 30, summary
+    assert ends[names.EXIT_IMPOSSIBLE] > 5, summary
+    assert ends[names.EXIT_TRAINING_FAILED] > 3, summary
+    assert sum(trace.kills for trace in traces) > 100, summary
+    assert sum(trace.released for trace in traces) > 30, summary
     events = Counter(event for trace in traces for event in trace.events)
-    assert min(events[name] for name in ("AttemptFailed", "PoolGivenUp", "MachineGivenBack")) > 20, told
-    assert events["Restarting"] > 20, told
+    assert min(events[name] for name in ("AttemptFailed", "PoolGivenUp", "MachineGivenBack")) > 20, summary
+    assert events["Restarting"] > 20, summary
     again = [pair for trace in traces for pair in itertools.pairwise(trace.sizes)]
-    assert sum(after < before for before, after in again) > 3, "restarts on fewer nodes: " + told
-    assert sum(after > before for before, after in again) > 3, "restarts on more nodes: " + told
+    assert sum(after < before for before, after in again) > 3, "restarts on fewer nodes: " + summary
+    assert sum(after > before for before, after in again) > 3, "restarts on more nodes: " + summary
     used_up = [trace for trace in traces if trace.submits == 1 + trace.request.max_restarts > 1]
     assert any(trace.code == names.EXIT_TRAINING_FAILED for trace in used_up), (
-        "a budget that is used up: " + told
+        "a budget that is used up: " + summary
     )
     large = sum("pool large: " in line for trace in traces for line in trace.said if "submitting" in line)
-    assert large > 10, told
+    assert large > 10, summary
 
 
 def test_trace_submits_once_per_restart(traces: list[Trace]) -> None:

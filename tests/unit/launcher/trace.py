@@ -26,7 +26,7 @@ MISHAPS = (1, 137, 143, 2)
 OUTLIVED_TICKS = 20
 
 
-# Looked at with every tick, and written anew seldom.
+# Read with every tick, and seldom written.
 _read = lru_cache(maxsize=64)(progress.loads)
 
 
@@ -64,7 +64,7 @@ class Trace:
     code: int | None = None
     released: int = 0
     outlived: int = 0
-    # How often trainings that may be begun anew come to grief by themselves; 0 is never.
+    # How often jobs that may restart fail by themselves; 0 is never.
     mishaps: float = 1.0
     # Dies when it comes to this point: between any two writes, and any two waits.
     dies_at: int | None = None
@@ -225,7 +225,7 @@ class Trace:
         training = self.world.training
         if training is not None and training["metadata"]["uid"] == uid:
             if self.world.broken_at is None:
-                self.wrong("a training that goes on is deleted")
+                self.wrong("a running job is deleted")
             training["metadata"].setdefault("deletionTimestamp", "now")
             if backends.of(request).propagation == "Background":
                 self.world.advance(0.0)
@@ -240,13 +240,13 @@ class Trace:
             if machine.complete(now) or taken or machine.created < EPOCH:
                 self.wrong(f"{machine.name} given back")
             early = now - machine.created < self.request.node_start_seconds
-            if early and (machine.initialized or self._held(machine.pool)):
+            if early and (machine.initialized or self._has_pending(machine.pool)):
                 self.wrong(f"{machine.name} given back after {now - machine.created:.0f} s")
             machine.deleting = True
             self.released += 1
         self._maybe_die()
 
-    def _held(self, pool: str) -> bool:
+    def _has_pending(self, pool: str) -> bool:
         """Whether a pod of the run waits for a machine of this pool."""
         return any(
             not pod["spec"].get("nodeName") and "deletionTimestamp" not in pod["metadata"]

@@ -32,7 +32,7 @@ ONE_WAY_TO_PAY = {
 
 @dataclass
 class Machine:
-    """The truth about one machine. `ready_at` and `gpus_at` are moments; None is never.
+    """The truth about one machine. `ready_at` and `gpus_at` are moments; None means never.
 
     `shared` says that a pod of somebody else is or was there.
     """
@@ -82,9 +82,9 @@ class PoolTruth:
 class World:
     """The cluster of one trace. What must never happen is gathered in `wrongs`.
 
-    Only a training with a `spec`, which a launcher made, has workers that can be told apart: `mishap` is when one of
+    Only a training with a `spec`, which a launcher made, has distinct workers: `mishap` is when one of
     them ends by itself, and with which code. What happens to those is drawn by a generator of its own, so that
-    everything else happens as it does to a training that others made. Once no launcher looks any more, it is not
+    everything else happens as to a job that somebody else made. Once no launcher looks any more, it is not
     `watched`: nothing is kept of what a lagging cache shows.
     """
 
@@ -124,7 +124,7 @@ class World:
     # -- what it shows
 
     def show(self, pool: str, fresh: bool) -> Observation:
-        """The truth if fresh, else what a lagging cache shows; whether there is a training is always true."""
+        """The truth if fresh, else what a lagging cache shows; the training job is always true."""
         seen = None if fresh else self.stale.get(pool)
         seen = seen or self._observation(pool)
         return Observation(**{**vars(seen), "now": self.now, "fresh": fresh, "training": self._training()})
@@ -283,12 +283,12 @@ class World:
         """What a loss looks like: the job fails at once, or nothing is said, or a new pod of the name pends."""
         assert self.training is not None
         self.broken_at = self.now if self.broken_at is None else self.broken_at
-        kind = self.fate.choice(["failed", "silent", "made anew"]) if "spec" in self.training else "failed"
+        kind = self.fate.choice(["failed", "silent", "replaced"]) if "spec" in self.training else "failed"
         if not self.replaces:
             kind = "silent"
         if kind == "failed":
             self._finish("Failed")
-        if kind != "made anew" or self.training["status"] or "deletionTimestamp" in self.training["metadata"]:
+        if kind != "replaced" or self.training["status"] or "deletionTimestamp" in self.training["metadata"]:
             return {}
         again = {}
         for name in names:
@@ -299,7 +299,7 @@ class World:
         return again
 
     def _disrupt(self, machine: Machine) -> None:
-        """Karpenter drains a NodeClaim that is deleted, and takes empty machines that are initialized."""
+        """Karpenter drains a deleted NodeClaim, and removes empty initialized nodes."""
         if machine.deleting:
             if not self.on(machine.name):  # a pod that must not be disrupted holds up the drain
                 del self.machines[machine.name]
