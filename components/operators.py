@@ -1,6 +1,6 @@
 """The operators of training jobs, from their kustomizations.
 
-`Operators` is the training operator for PyTorchJobs and, if requested, MPIJobs. `KubeflowTrainer` is Kubeflow Trainer
+`Operators` is the training operator for PyTorchJobs, MPIJobs or both. `KubeflowTrainer` is Kubeflow Trainer
 with JobSet for TrainJobs.
 
 `kubectl kustomize` renders a kustomization while the program runs. `kustomize.v2.Directory` of pulumi-kubernetes
@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -48,6 +49,8 @@ class OperatorsArgs:
     """An image with python3, in which workers wait until the master has a DNS name."""
     kubectl_image: str | None = None
     """An image with kubectl, which enables MPIJobs."""
+    pytorch_jobs: bool = True
+    """Whether it serves PyTorchJobs."""
     after: list[pulumi.Resource]
 
 
@@ -57,12 +60,14 @@ class Operators(pulumi.ComponentResource):
     Creates the training operator with its custom resource definitions, RBAC and webhook, in the namespace
     `kubeflow`.
 
-    It serves PyTorchJobs and, with `kubectl_image`, MPIJobs. It has only the permissions that these need.
+    It serves PyTorchJobs unless `pytorch_jobs` is false and, with `kubectl_image`, MPIJobs. It has only the
+    permissions that these need.
     """
 
     def __init__(self, name: str, args: OperatorsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:operators:Operators", name, None, opts)
-        kinds = (PYTORCH,) if args.kubectl_image is None else (PYTORCH, MPI)
+        served = {PYTORCH: args.pytorch_jobs, MPI: args.kubectl_image is not None}
+        kinds = tuple(kind for kind, is_served in served.items() if is_served)
         arguments: list[Any] = [
             *scheme_arguments(kinds),
             f"{operator_manifests.TEMPLATE_ARGUMENT}{LOOKUP_DIRECTORY}/{operator_manifests.TEMPLATE_FILE}",
@@ -71,7 +76,8 @@ class Operators(pulumi.ComponentResource):
         if args.kubectl_image is not None:
             arguments.append(f"--mpi-kubectl-delivery-image={args.kubectl_image}")
         manifests = render(args.manifests, definitions(kinds))
-        changed = waves(manifests, args.image, arguments=arguments, kinds=kinds)
+        with _refusal_of(args.manifests):
+            changed = waves(manifests, args.image, arguments=arguments, kinds=kinds)
         by_kind = _register(self, OPERATOR, changed, args.after)
         service_accounts.without_token(OPERATOR_NAMESPACE, self, by_kind["Namespace"])
         self.training_operator = by_kind["Deployment"]
@@ -110,10 +116,22 @@ class KubeflowTrainer(pulumi.ComponentResource):
         sources = [args.jobset_manifests, *trainer_manifests.parts(args.manifests)]
         manifests = [each for source in sources for each in render(source, trainer_manifests.DEFINITIONS)]
         images = {trainer_manifests.TRAINER: args.image, trainer_manifests.JOBSET: args.jobset_image}
-        changed = trainer_manifests.waves(manifests, images)
+        with _refusal_of(args.manifests, args.jobset_manifests):
+            changed = trainer_manifests.waves(manifests, images)
         by_kind = _register(self, "kubeflow-trainer", changed, args.after)
         service_accounts.without_token(TRAINER_NAMESPACE, self, by_kind["Namespace"])
         self.register_outputs({"kinds": list(trainer_manifests.DEFINITIONS)})
+
+
+@contextmanager
+def _refusal_of(*sources: str) -> Iterator[None]:
+    """Raise a pulumi.RunError, which the engine prints as one line, for manifests that are not the expected ones."""
+    try:
+        yield
+    except ValueError as error:
+        raise pulumi.RunError(
+            f"{' and '.join(sources)}: {error}. Use the manifests of the pinned versions"
+        ) from error
 
 
 def _register(

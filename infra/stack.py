@@ -249,6 +249,7 @@ def _operators(
                     image=settings.images.training_operator,
                     lookup_image=trainer_image,
                     kubectl_image=settings.images.kubectl_delivery if settings.mpi else None,
+                    pytorch_jobs=settings.backend == names.BACKEND_PYTORCHJOB,
                     after=after,
                 ),
                 opts,

@@ -85,7 +85,8 @@ def waves(
         if (kind, name) not in names:
             raise ValueError(f"the training operator's manifests hold no {kind} {name}")
     for each in chosen:
-        if each["kind"] == "ValidatingWebhookConfiguration" and not each["webhooks"]:
+        lacks_webhook = each["kind"] == "ValidatingWebhookConfiguration" and not each["webhooks"]
+        if lacks_webhook and PYTORCH in kinds:
             raise ValueError(f"the training operator's manifests hold no webhook {WEBHOOK}")
     chosen.append(_init_container_template())
     chosen.append(pods.policy("closed", OPERATOR_NAMESPACE, pods.closed()))
@@ -125,7 +126,8 @@ def _changed(
         result["metadata"].setdefault("labels", {})["pod-security.kubernetes.io/enforce"] = "restricted"
     if kind == "ValidatingWebhookConfiguration":
         # MPIJobs have no webhook.
-        result["webhooks"] = [hook for hook in result["webhooks"] if hook["name"] == WEBHOOK]
+        wanted = (WEBHOOK,) if PYTORCH in kinds else ()
+        result["webhooks"] = [hook for hook in result["webhooks"] if hook["name"] in wanted]
     if (kind, name) == ("ClusterRole", OPERATOR):
         result["rules"] = _needed(result.get("rules") or [], kinds)
     if kind == "CustomResourceDefinition" and name.startswith(MPI):

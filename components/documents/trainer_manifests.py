@@ -9,7 +9,7 @@ authority into its webhook configurations (github.com/open-policy-agent/cert-con
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from trainyard.k8s.names import POD_USER, TRAINER_NAMESPACE
@@ -47,7 +47,7 @@ def parts(base: str) -> list[str]:
     return [f"{path.rstrip('/')}/{part}{mark}{query}" for part in PARTS]
 
 
-def waves(objects: Iterable[JsonObject], images: Mapping[str, str]) -> list[list[JsonObject]]:
+def waves(objects: Sequence[JsonObject], images: Mapping[str, str]) -> list[list[JsonObject]]:
     """Return the objects of both, in waves. A wave only depends on the waves before it.
 
     Args:
@@ -55,8 +55,10 @@ def waves(objects: Iterable[JsonObject], images: Mapping[str, str]) -> list[list
         images: The image of each Deployment.
 
     Raises:
-        ValueError: A Deployment or a definition is missing.
+        ValueError: The objects are not those of these kustomizations.
     """
+    for each in objects:
+        _check(each, images)
     chosen = [_changed(each, images) for each in objects if _is_needed(each)]
     found = {(each["kind"], each["metadata"]["name"]) for each in chosen}
     for kind, names in (("Deployment", images), ("CustomResourceDefinition", DEFINITIONS)):
@@ -79,6 +81,17 @@ def waves(objects: Iterable[JsonObject], images: Mapping[str, str]) -> list[list
 
 
 _RIGHTS: Final = ("Role", "RoleBinding")
+
+
+def _check(manifest: JsonObject, images: Mapping[str, str]) -> None:
+    """Check what `_changed` needs. Raises ValueError if this object belongs to another kustomization."""
+    kind, name = manifest["kind"], manifest["metadata"]["name"]
+    if kind == "Deployment" and name not in images:
+        raise ValueError(f"Deployment {name} belongs neither to Kubeflow Trainer nor to JobSet")
+    if kind == "Deployment" and len(manifest["spec"]["template"]["spec"]["containers"]) != 1:
+        raise ValueError(f"Deployment {name} must have one container")
+    if any("service" not in hook["clientConfig"] for hook in manifest.get("webhooks") or ()):
+        raise ValueError(f"{kind} {name} has a webhook without a Service")
 
 
 def _is_needed(manifest: JsonObject) -> bool:

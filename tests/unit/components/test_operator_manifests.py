@@ -6,6 +6,7 @@ import sys
 from typing import Any
 from urllib.parse import urlsplit
 
+import pulumi
 import pytest
 import yaml
 
@@ -219,6 +220,27 @@ def test_mpi_brings_its_scheme_and_the_image_with_kubectl() -> None:
     arguments = container_of(operators(kubectl_image="kubectl@sha256:2"))["args"]
     assert "--enable-scheme=mpijob" in arguments
     assert arguments[-1] == "--mpi-kubectl-delivery-image=kubectl@sha256:2"
+
+
+def test_mpijobs_without_pytorchjobs_have_one_definition() -> None:
+    recorded = operators(kubectl_image="kubectl@sha256:2", pytorch_jobs=False)
+    definitions = [
+        each.name for each in recorded.resources if each.type.endswith(":CustomResourceDefinition")
+    ]
+    assert definitions == ["training-operator:mpijobs.kubeflow.org"]
+    assert "--enable-scheme=pytorchjob" not in container_of(recorded)["args"]
+    (webhooks,) = (
+        each for each in recorded.resources if each.type.endswith(":ValidatingWebhookConfiguration")
+    )
+    # The operator writes its certificate into this object, and waits until it has done so.
+    assert webhooks.inputs["webhooks"] == []
+
+
+def test_manifests_of_something_else_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("components.operators.render", lambda source, definitions: [])
+    args = OperatorsArgs(manifests="m", image=None, lookup_image="i", after=[])
+    with pytest.raises(pulumi.RunError, match="m: the training operator's manifests hold no Deployment"):
+        deploy(lambda: Operators("operators", args))
 
 
 def init_container(tries: int, master: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pulumi
 import pytest
 
 from components.documents import trainer_manifests
@@ -99,6 +100,39 @@ def test_parts_of_an_address_keep_its_commit() -> None:
         "https://git.example/trainer//manifests/base/crds?ref=abc"
     )
     assert parts("/modules/trainer/manifests/base")[-1] == "/modules/trainer/manifests/base/webhook"
+
+
+MIXED = [
+    ("Deployment", {"spec": {}}, "Deployment other belongs neither"),
+    (
+        "ValidatingWebhookConfiguration",
+        {"webhooks": [{"clientConfig": {"url": "https://x"}}]},
+        "webhook without a Service",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "more", "problem"), MIXED)
+def test_other_kustomization_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, kind: str, more: dict[str, Any], problem: str
+) -> None:
+    objects = [*published(), thing(kind, "other", **more)]
+    monkeypatch.setattr(
+        "components.operators.render", lambda source, _: objects if source == "jobset" else []
+    )
+    args = KubeflowTrainerArgs(
+        manifests="trainer", image="t:1", jobset_manifests="jobset", jobset_image="j:1", after=[]
+    )
+    with pytest.raises(pulumi.RunError, match=f"trainer and jobset: .*{problem}"):
+        deploy(lambda: KubeflowTrainer("kubeflow-trainer", args))
+
+
+def test_manager_with_a_second_container_is_refused() -> None:
+    objects = published()
+    (deployment,) = (each for each in objects if each["metadata"]["name"] == JOBSET)
+    deployment["spec"]["template"]["spec"]["containers"] *= 2
+    with pytest.raises(ValueError, match="must have one container"):
+        waves(objects, IMAGES)
 
 
 def test_component_registers_both_managers_after_definitions_and_rights(
