@@ -26,7 +26,6 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from launcher.request import Request, Worker
-from launcher.validation import SHARED_MEMORY, SHARED_MEMORY_VOLUME
 from trainyard.k8s import names
 
 JsonObject = dict[str, Any]
@@ -36,6 +35,9 @@ JsonObject = dict[str, Any]
 PLACEHOLDER_GRACE_SECONDS = 1
 # The toleration of not-ready and unreachable nodes. Kubernetes' default is 300 s.
 LOST_NODE_SECONDS = 30
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 (not a temporary file)
+# The other volumes of a worker have the names of their claims.
+_SHARED_MEMORY_VOLUME = "shared-memory"
 # Root without capabilities can't create a directory below that of another user. Then the training may create it.
 OPEN = """for place in "$@"; do
   [ -d "$place" ] || mkdir -p "$place" || echo "$place is left to the user $0" >&2
@@ -216,7 +218,7 @@ def worker_template(
         "securityContext": _container_security(),
         # The launcher reports the error line in its reason.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [{"name": SHARED_MEMORY_VOLUME, "mountPath": SHARED_MEMORY}],
+        "volumeMounts": [{"name": _SHARED_MEMORY_VOLUME, "mountPath": _SHARED_MEMORY}],
     }
     if worker.command is not None:
         container["command"] = list(worker.command)
@@ -245,7 +247,7 @@ def worker_template(
             # Data loaders and NCCL exchange data through /dev/shm, which has 64 MiB by default.
             "volumes": [
                 {
-                    "name": SHARED_MEMORY_VOLUME,
+                    "name": _SHARED_MEMORY_VOLUME,
                     "emptyDir": {"medium": "Memory", "sizeLimit": worker.shared_memory},
                 },
                 *({"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in worker.mounts),

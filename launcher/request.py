@@ -1,6 +1,7 @@
-"""Read and check the request of a run: TRAINYARD_REQUEST, MIN_NODES and MAX_NODES.
+"""Read the request of a run: TRAINYARD_REQUEST, MIN_NODES, MAX_NODES and JOB_NAME. Entry point: `parse_request()`.
 
-The entry point is `parse_request()`.
+The stack writes the request from settings that it has checked (infra/settings), so the reader checks only types and
+limits. The fields of `Request` are its schema: a field `min_nodes` is read from `minNodes`.
 """
 
 from __future__ import annotations
@@ -8,21 +9,23 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from datetime import datetime
+from types import UnionType
+from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 
-from launcher import validation
-from launcher.validation import Reader
 from trainyard.k8s import names, quantity
-
-_SHAPE = re.compile(f"{names.SHAPE_STATIC}|{names.SHAPE_ELASTIC}")
-_BACKEND = re.compile(f"{names.BACKEND_PYTORCHJOB}|{names.BACKEND_TRAINJOB}")
 
 # Karpenter does not try an offering for three minutes after EC2 refused it, so an earlier retry is useless
 # (github.com/aws/karpenter-provider-aws v1.14.1, UnavailableOfferingsTTL in pkg/cache/cache.go).
 MIN_RETRY_SECONDS = 180
 MIN_NODE_START_SECONDS = 60
-GPU_RESOURCE = "nvidia.com/gpu"
+_RUN_ID = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+
+Quantity = NewType("Quantity", str)
+"""A Kubernetes quantity above 0."""
+Moment = NewType("Moment", float)
+"""Seconds since the epoch. In JSON, a time in ISO format with its zone."""
 
 
 class RequestError(ValueError):
@@ -33,21 +36,36 @@ class RequestError(ValueError):
         self.problems = tuple(problems)
 
 
+def _at_least(minimum: int, key: str = "") -> Any:
+    """Declare a whole number with a minimum, and a `key` in JSON if it is not the field's name."""
+    return field(metadata={"minimum": minimum, "key": key})
+
+
+def _named(key: str) -> Any:
+    """Declare a field whose key in JSON is not the field's name."""
+    return field(metadata={"key": key})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A capacity block. Times are in seconds since the epoch.
+    """A capacity block.
 
     Attributes:
-        reclaimed_at: When Karpenter starts to drain its nodes, before EC2 terminates them
+        taken_back_seconds: How long before its end Karpenter starts to drain its nodes
             (`names.CAPACITY_BLOCK_DRAIN_SECONDS`).
         on_demand_fallback: Whether nodes are launched on demand while the block can't be used.
         begins: When the first node can be launched; None if it is not known.
     """
 
-    ends: float
-    reclaimed_at: float
+    ends: Moment
+    taken_back_seconds: int = _at_least(0)
     on_demand_fallback: bool
-    begins: float | None = None
+    begins: Moment | None = None
+
+    @property
+    def reclaimed_at(self) -> float:
+        """When Karpenter starts to drain its nodes, in seconds since the epoch."""
+        return self.ends - self.taken_back_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,11 +82,11 @@ class Pool:
     instance_type: str
     zone: str
     resource: str
-    per_node: int
-    max_nodes: int
-    efa_per_node: int
+    per_node: int = _at_least(1)
+    max_nodes: int = _at_least(1)
+    efa_per_node: int = _at_least(0)
     node_selector: Mapping[str, str]
-    tolerations: tuple[Mapping[str, Any], ...]
+    tolerations: tuple[Mapping[str, str], ...]
     block: Block | None = None
 
 
@@ -77,12 +95,12 @@ class Placeholder:
     """The pod that holds a node until a worker preempts it."""
 
     image: str
-    priority_class: str
+    priority_class: str = _named("priorityClassName")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """The pod that trains. `cpu`, `memory` and `shared_memory` are Kubernetes quantities.
+    """The pod that trains.
 
     Attributes:
         mounts: The mount path of each PersistentVolumeClaim.
@@ -91,16 +109,16 @@ class Worker:
     """
 
     image: str
-    service_account: str
-    priority_class: str
-    processes_per_node: int
-    cpu: str
-    memory: str
-    shared_memory: str
+    service_account: str = _named("serviceAccountName")
+    priority_class: str = _named("priorityClassName")
+    processes_per_node: int = _at_least(1)
+    cpu: Quantity
+    memory: Quantity
+    shared_memory: Quantity
     env: Mapping[str, str]
     args: tuple[str, ...]
     command: tuple[str, ...] | None
-    mounts: Mapping[str, str]
+    mounts: Mapping[str, str] = field(default_factory=dict)
     writes: tuple[str, ...] = ()
     secrets: Mapping[str, str] = field(default_factory=dict)
 
@@ -111,7 +129,7 @@ class Fallback:
 
     pool: Pool
     worker: Worker
-    deadline_seconds: int
+    deadline_seconds: int = _at_least(1, "capacityDeadlineSeconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,16 +151,16 @@ class Request:
     run_id: str
     namespace: str
     pool: Pool
-    min_nodes: int
-    max_nodes: int
-    deadline_seconds: int
-    hold_seconds: int
-    node_start_seconds: int
-    attempts: int
-    retry_seconds: int
-    max_restarts: int
+    min_nodes: int = _at_least(1)
+    max_nodes: int = _at_least(1)
+    deadline_seconds: int = _at_least(1, "capacityDeadlineSeconds")
+    hold_seconds: int = _at_least(0)
+    node_start_seconds: int = _at_least(MIN_NODE_START_SECONDS)
+    attempts: int = _at_least(1)
+    retry_seconds: int = _at_least(MIN_RETRY_SECONDS)
+    max_restarts: int = _at_least(0)
     shape: str
-    active_deadline_seconds: int | None
+    active_deadline_seconds: int | None = _at_least(1)
     placeholder: Placeholder
     worker: Worker
     fallbacks: tuple[Fallback, ...]
@@ -177,7 +195,7 @@ class Request:
     @property
     def resources(self) -> dict[str, str]:
         """The resources of a worker, and so of its placeholder."""
-        resources = {"cpu": self.worker.cpu, "memory": self.worker.memory}
+        resources: dict[str, str] = {"cpu": self.worker.cpu, "memory": self.worker.memory}
         resources[self.pool.resource] = str(self.pool.per_node)
         if self.pool.efa_per_node:
             resources[names.EFA_RESOURCE] = str(self.pool.efa_per_node)
@@ -186,7 +204,6 @@ class Request:
 
 def parse_request(environment: Mapping[str, str]) -> Request:
     """Return the request in this process environment. Raises RequestError with all errors together."""
-    problems: list[str] = []
     text = environment.get(names.ENV_REQUEST)
     if not text:
         raise RequestError([f"{names.ENV_REQUEST} is not set; it must be the request of a run as JSON"])
@@ -195,233 +212,130 @@ def parse_request(environment: Mapping[str, str]) -> Request:
     # RecursionError: deeply nested lists.
     except (ValueError, RecursionError) as error:
         raise RequestError([f"{names.ENV_REQUEST} is no JSON: {error}"]) from None
-    top = Reader(document, names.ENV_REQUEST, problems)
-    lowest, highest = top.number("minNodes", 1), top.number("maxNodes", 1)
-    lowest = _override(environment, names.ENV_MIN_NODES, lowest, problems)
-    highest = _override(environment, names.ENV_MAX_NODES, highest, problems)
-    if lowest > highest:
-        problems.append(
-            f"{names.ENV_MIN_NODES} is {lowest} and {names.ENV_MAX_NODES} is {highest}; it must be MIN <= MAX"
-        )
-    active = top.raw("activeDeadlineSeconds")
-    request = Request(
-        run_id=_run_id(top, environment, problems),
-        namespace=top.text("namespace", "a DNS label", validation.LABEL, validation.LABEL_LENGTH),
-        pool=_pool(top.section("pool")),
-        min_nodes=lowest,
-        max_nodes=highest,
-        deadline_seconds=top.number("capacityDeadlineSeconds", 1),
-        hold_seconds=top.number("holdSeconds", 0),
-        node_start_seconds=top.number("nodeStartSeconds", MIN_NODE_START_SECONDS),
-        attempts=top.number("attempts", 1),
-        retry_seconds=top.number("retrySeconds", MIN_RETRY_SECONDS),
-        max_restarts=top.number("maxRestarts", 0),
-        shape=top.text("shape", f"{names.SHAPE_STATIC} or {names.SHAPE_ELASTIC}", _SHAPE),
-        active_deadline_seconds=None if active is None else top.number("activeDeadlineSeconds", 1),
-        placeholder=_placeholder(top.section("placeholder")),
-        worker=_worker(top.section("worker")),
-        fallbacks=tuple(_fallback(reader) for reader in top.items("fallbacks")),
-        backend=_backend(top),
-    )
-    top.finish()
-    problems += _contradictions(request, top.place, problems)
+    problems: list[str] = []
+    if isinstance(document, dict):
+        for key, name in (("minNodes", names.ENV_MIN_NODES), ("maxNodes", names.ENV_MAX_NODES)):
+            document[key] = _override(environment, name, document.get(key), problems)
+        document["runId"] = _run_id(document.get("runId"), environment, problems)
+    request: Request = _read(Request, document, names.ENV_REQUEST, problems)
     if problems:
         raise RequestError(problems)
+    if request.min_nodes > request.max_nodes:
+        raise RequestError(
+            [
+                f"{names.ENV_MIN_NODES} is {request.min_nodes} and {names.ENV_MAX_NODES} is {request.max_nodes}; "
+                "it must be MIN <= MAX"
+            ]
+        )
     return request
 
 
-def _contradictions(request: Request, top: str, earlier: list[str]) -> list[str]:
-    """Return the contradictions between values. Skip values with an `earlier` error."""
-    found: list[str] = []
-    pools: list[str] = []
-    if request.backend == names.BACKEND_TRAINJOB and request.shape == names.SHAPE_ELASTIC:
-        found.append(
-            f"{top}.shape is {names.SHAPE_ELASTIC}; it must be {names.SHAPE_STATIC} with backend {request.backend},"
-            " because Kubeflow Trainer has no elastic jobs"
-        )
-    for index in range(request.candidates):
-        candidate = request.candidate(index)
-        place = top if index == 0 else f"{top}.fallbacks[{index - 1}]"
-        pool = candidate.pool
-        if pool.resource == "cpu" and quantity.parse(candidate.worker.cpu) != pool.per_node:
-            found.append(
-                f"{place}.worker.cpu is {candidate.worker.cpu}; it must be pool.perNode "
-                f"({pool.per_node}) in a pool that is counted by its CPUs"
-            )
-        processes = candidate.worker.processes_per_node
-        on_gpus = candidate.worker.env.get(names.ENV_DEVICE) == "cuda"
-        known = not any(problem.startswith(f"{place}.pool.perNode is ") for problem in earlier)
-        if on_gpus and known and pool.resource == GPU_RESOURCE and processes > pool.per_node:
-            found.append(
-                f"{place}.worker.processesPerNode is {processes}; it must be at most pool.perNode "
-                f"({pool.per_node}), which is how many GPUs {pool.instance_type} has"
-            )
-        worker = candidate.worker
-        if quantity.parse(worker.shared_memory) > quantity.parse(worker.memory):
-            found.append(
-                f"{place}.worker.sharedMemory is {worker.shared_memory}; it must be at most memory"
-                f" ({worker.memory}), of which it is a part"
-            )
-        if pool.name and pool.name in pools:
-            found.append(
-                f"{place}.pool.name is {json.dumps(pool.name)}; it must be a pool that no candidate before names"
-            )
-        pools.append(pool.name)
-    return found
-
-
-def _override(environment: Mapping[str, str], name: str, value: int, problems: list[str]) -> int:
+def _override(environment: Mapping[str, str], name: str, value: object, problems: list[str]) -> object:
     text = environment.get(name, "").strip()
     if not text:
         return value
     if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < 1:
-        problems.append(f"{name} is {_short(text)}; it must be a whole number from 1 to 999999")
+        problems.append(f"{name} is {text[:100]!r}; it must be a whole number from 1 to 999999")
         return value
     return int(text)
 
 
-def _backend(top: Reader) -> str:
-    """Return the backend. A request without one means pytorchjob."""
-    if top.raw("backend") is None:
-        return names.BACKEND_PYTORCHJOB
-    return top.text("backend", f"{names.BACKEND_PYTORCHJOB} or {names.BACKEND_TRAINJOB}", _BACKEND)
-
-
-def _short(text: str) -> str:
-    """Return at most 100 characters of a value for a message."""
-    return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."
-
-
-def _run_id(top: Reader, environment: Mapping[str, str], problems: list[str]) -> str:
-    value, place, prefix = top.raw("runId"), f"{top.place}.runId", ""
+def _run_id(value: object, environment: Mapping[str, str], problems: list[str]) -> object:
+    """Return the run id. A request without one is named after the launcher's Job."""
+    place, prefix = f"{names.ENV_REQUEST}.runId", ""
     shown = value
     if value is None:
-        job, place = environment.get(names.ENV_JOB_NAME, ""), names.ENV_JOB_NAME
-        if not job.startswith(names.LAUNCHER_JOB_PREFIX):
-            problems.append(
-                f"{place} is {job!r}; it must be {names.LAUNCHER_JOB_PREFIX}<run>, as the request names no run"
-            )
-            return ""
-        value, shown, prefix = (
-            job.removeprefix(names.LAUNCHER_JOB_PREFIX),
-            job,
-            f"{names.LAUNCHER_JOB_PREFIX} and ",
-        )
-    if (
-        not isinstance(value, str)
-        or not validation.LABEL.fullmatch(value)
-        or len(value) > names.RUN_ID_MAX_LENGTH
-    ):
-        problems.append(
-            f"{place} is {shown!r}; it must be {prefix}at most {names.RUN_ID_MAX_LENGTH} lower-case letters, digits "
-            "and dashes, beginning and ending with a letter or digit"
-        )
-        return ""
+        place, prefix = names.ENV_JOB_NAME, names.LAUNCHER_JOB_PREFIX
+        shown = environment.get(names.ENV_JOB_NAME, "")
+        value = shown.removeprefix(prefix) if shown.startswith(prefix) else ""
+    if isinstance(value, str) and _RUN_ID.fullmatch(value) and len(value) <= names.RUN_ID_MAX_LENGTH:
+        return value
+    problems.append(
+        f"{place} is {shown!r}; it must be {prefix and f'{prefix} and '}at most {names.RUN_ID_MAX_LENGTH} lower-case"
+        " letters, digits and dashes, beginning and ending with a letter or digit"
+    )
+    return ""
+
+
+_CHOICES = {
+    "shape": (names.SHAPE_STATIC, names.SHAPE_ELASTIC),
+    "backend": (names.BACKEND_PYTORCHJOB, names.BACKEND_TRAINJOB),
+}
+
+
+class _Mismatch(Exception):
+    """The value is not what the message says."""
+
+
+def _read(kind: Any, value: object, place: str, problems: list[str], **limits: Any) -> Any:
+    """Return the JSON value as this kind. Add a line for each error below `place`, and return None for such a value."""
+    if is_dataclass(kind):
+        return _read_object(kind, value, place, problems)
+    if get_origin(kind) in (Union, UnionType):  # X | None
+        return None if value is None else _read(get_args(kind)[0], value, place, problems, **limits)
+    if get_origin(kind) is tuple:
+        if isinstance(value, list):
+            items = enumerate(value)
+            return tuple(_read(get_args(kind)[0], each, f"{place}[{n}]", problems) for n, each in items)
+        right = "a list"
+    elif get_origin(kind) is Mapping:
+        if isinstance(value, dict):
+            return {key: _read(str, each, f"{place}.{key}", problems) for key, each in value.items()}
+        right = "an object"
+    else:
+        try:
+            return _scalar(kind, value, **limits)
+        except _Mismatch as error:
+            right = str(error)
+    problems.append(f"{place} is {json.dumps(value)[:200]}; it must be {right}")
+    return None
+
+
+def _read_object(kind: Any, value: object, place: str, problems: list[str]) -> Any:
+    if not isinstance(value, dict):
+        problems.append(f"{place} is {json.dumps(value)[:200]}; it must be an object")
+        return None
+    hints, found = get_type_hints(kind), {}
+    left = dict(value)
+    keys = []
+    for each in fields(kind):
+        key = each.metadata.get("key") or re.sub("_([a-z])", lambda part: part[1].upper(), each.name)
+        keys.append(key)
+        optional = each.default is not MISSING or each.default_factory is not MISSING
+        if key in left:
+            limits = {"minimum": each.metadata.get("minimum", 0), "choices": _CHOICES.get(each.name)}
+            found[each.name] = _read(hints[each.name], left.pop(key), f"{place}.{key}", problems, **limits)
+        elif not optional:
+            problems.append(f"{place}.{key} is missing")
+    problems += [f"{place}.{key} is not known; it must be one of {sorted(keys)}" for key in sorted(left)]
+    return None if problems else kind(**found)
+
+
+def _scalar(
+    kind: Any, value: object, minimum: int = 0, choices: tuple[str, ...] | None = None
+) -> bool | int | float | str:
+    """Return the value if it is of this kind. Raises _Mismatch with what it must be."""
+    if kind is bool:
+        if isinstance(value, bool):
+            return value
+        raise _Mismatch("true or false")
+    if kind is int:
+        if isinstance(value, int) and not isinstance(value, bool) and value >= minimum:
+            return value
+        raise _Mismatch(f"a whole number of at least {minimum}")
+    if kind is Moment:
+        try:
+            moment = datetime.fromisoformat(str(value))
+        except ValueError:
+            moment = datetime.min
+        if moment.tzinfo is not None:
+            return moment.timestamp()
+        raise _Mismatch("a time with its zone, for instance 2027-01-31T11:30:00Z")
+    if not isinstance(value, str) or (choices and value not in choices):
+        raise _Mismatch(" or ".join(choices) if choices else "a text")
+    if kind is Quantity:
+        try:
+            quantity.parse(value)
+        except ValueError:
+            raise _Mismatch("a quantity, for instance 4, 1500m or 2Gi") from None
     return value
-
-
-def _pool(reader: Reader) -> Pool:
-    tolerations = reader.raw("tolerations")
-    if not isinstance(tolerations, list) or not all(map(validation.is_toleration, tolerations)):
-        reader.wrong(
-            "tolerations",
-            "a list of tolerations, each with strings for key, operator, value and effect as in a pod",
-        )
-        tolerations = []
-    pool = Pool(
-        name=reader.text("name", "a DNS label", validation.LABEL, validation.LABEL_LENGTH),
-        instance_type=reader.text("instanceType", "the value of a label", validation.LABEL_VALUE),
-        zone=reader.text("zone", "the value of a label", validation.LABEL_VALUE),
-        resource=reader.text(
-            "resource", "the name of a resource, for instance nvidia.com/gpu", validation.RESOURCE
-        ),
-        per_node=reader.number("perNode", 1),
-        max_nodes=reader.number("maxNodes", 1),
-        efa_per_node=reader.number("efaPerNode", 0),
-        node_selector=reader.table("nodeSelector"),
-        tolerations=tuple(tolerations),
-        block=None if reader.raw("block") is None else _block(reader.section("block")),
-    )
-    if pool.node_selector.get(names.LABEL_NODEPOOL) != pool.name:
-        reader.wrong("nodeSelector", f"one with {names.LABEL_NODEPOOL}: {pool.name}")
-    elif not validation.is_selector(pool.node_selector):
-        reader.wrong("nodeSelector", "labels of nodes, with keys and values of up to 63 characters")
-    reader.finish()
-    return pool
-
-
-def _block(reader: Reader) -> Block:
-    ends = reader.moment("ends")
-    begins = reader.moment("begins") if reader.raw("begins") is not None else None
-    if begins is not None and begins >= ends > 0:
-        reader.wrong("begins", "a time before the block's end")
-    block = Block(
-        begins=begins,
-        ends=ends,
-        reclaimed_at=ends - reader.number("takenBackSeconds", 0),
-        on_demand_fallback=reader.flag("onDemandFallback"),
-    )
-    reader.finish()
-    return block
-
-
-def _fallback(reader: Reader) -> Fallback:
-    fallback = Fallback(
-        pool=_pool(reader.section("pool")),
-        worker=_worker(reader.section("worker")),
-        deadline_seconds=reader.number("capacityDeadlineSeconds", 1),
-    )
-    reader.finish()
-    return fallback
-
-
-def _placeholder(reader: Reader) -> Placeholder:
-    placeholder = Placeholder(
-        image=reader.image("image"),
-        priority_class=reader.name("priorityClassName"),
-    )
-    reader.finish()
-    return placeholder
-
-
-def _worker(reader: Reader) -> Worker:
-    command = reader.raw("command")
-    env = reader.table("env")
-    for name in env:
-        if not validation.ENV_NAME.fullmatch(name):
-            reader.problems.append(f"{reader.place}.env has {name!r}; it must be letters, digits and _")
-    stops = env.get(names.SHUTDOWN_VARIABLE, "1")
-    if not (re.fullmatch(r"[0-9]{1,6}", stops) and 1 <= int(stops) <= names.SHUTDOWN_MAX_SECONDS):
-        reader.problems.append(
-            f"{reader.place}.env.{names.SHUTDOWN_VARIABLE} is {_short(stops)}; "
-            f"it must be a whole number of seconds from 1 to {names.SHUTDOWN_MAX_SECONDS}"
-        )
-    secrets = reader.table("secrets") if "secrets" in reader.values else {}
-    for name, place in secrets.items():
-        secret, _, key = place.partition("/")
-        if not validation.ENV_NAME.fullmatch(name) or name in env:
-            reader.problems.append(
-                f"{reader.place}.secrets has {name!r}; it must be letters, digits and _, and no name of env"
-            )
-        if not (validation.NAME.fullmatch(secret) and re.fullmatch(r"[-._A-Za-z0-9]+", key)):
-            reader.problems.append(
-                f"{reader.place}.secrets.{name} is {_short(place)}; it must be the name of a Secret, / and its key"
-            )
-    mounts = validation.read_mounts(reader)
-    worker = Worker(
-        image=reader.image("image"),
-        service_account=reader.name("serviceAccountName"),
-        priority_class=reader.name("priorityClassName"),
-        processes_per_node=reader.number("processesPerNode", 1),
-        cpu=reader.amount("cpu"),
-        memory=reader.amount("memory"),
-        shared_memory=reader.amount("sharedMemory"),
-        env=env,
-        args=reader.texts("args"),
-        command=None if command is None else reader.texts("command"),
-        mounts=mounts,
-        writes=validation.read_writes(reader, mounts),
-        secrets=secrets,
-    )
-    reader.finish()
-    return worker

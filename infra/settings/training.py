@@ -1,6 +1,6 @@
 """Section `training` of a stack file: the run, the size of its workers, and its fallback pools.
 
-The launcher checks the same (`launcher.request`), but only after nodes exist.
+The launcher's request is made of these values (`components.documents.launch`), and its reader relies on their checks.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ ENV_LOG: Final = "TORCHRUN_LOG"
 ANNOTATION_PARTS: Final = f"{GROUP}/parts"
 # On a batch/v1 Job, a gang, and a placeholder: a digest of its spec.
 ANNOTATION_MADE_OF: Final = f"{GROUP}/made-of"
-# The id of a launcher's run has no '.' (launcher/validation.py), so it never matches a job's placeholders.
+# The id of a launcher's run has no '.' (launcher/request.py), so it never matches a job's placeholders.
 RUN_PREFIX: Final = "torchrun."
 # Set by an administrator: the type of a node's GPUs.
 LABEL_GPU_TYPE: Final = f"{GROUP}/gpu-type"

@@ -21,7 +21,7 @@ from launcher.capacity import Count, GiveUp, Submit, shortfall
 from launcher.manifests import Owner, add_mark, mark, stamp
 from launcher.observe import Node, NodePool, Observation, Pod
 from launcher.progress import Progress
-from launcher.request import GPU_RESOURCE, Placeholder, Pool, Request
+from launcher.request import Placeholder, Pool, Request
 from launcher.state_machine import hold_nodes, is_of_this_wait
 from trainyard.k8s import names, quantity
 from trainyard.k8s.quantity import Amount
@@ -30,6 +30,7 @@ from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.api.job import parse_job
 from trainyard.operator.api.resolve import resolve
 from trainyard.operator.children import (
+    GPU_RESOURCE,
     LOST_NODE_TAINTS,
     REQUIRED,
     build_worker,

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from launcher.request import GPU_RESOURCE
 from local.tools.registry import module_directory
 from tests.integration.local.own_api_server import ApiServer
 from tests.integration.local.torchrun_controller import Team
 from tests.integration.local.torchrun_machine import INDEX
 from trainyard.k8s import names
+from trainyard.operator.children import GPU_RESOURCE
 
 KARPENTER = "/apis/karpenter.sh/v1"
 NODES = "/api/v1/nodes"

@@ -13,7 +13,7 @@ from launcher.backends.backend import Backend
 from launcher.manifests import Owner, stamp
 from launcher.observe import Pod
 from launcher.outcome import JobFailure, gang, job_failure, workers
-from launcher.request import Request, RequestError
+from launcher.request import Request
 from tests.unit.launcher.conftest import asked
 from tests.unit.launcher.test_capacity import NOW
 from trainyard.k8s import names
@@ -178,18 +178,6 @@ def test_condition_of_the_last_jobset_is_ignored(seconds: int, outcome: str) -> 
     condition = {"type": "Failed", "status": "True", "lastTransitionTime": stamp(NOW + seconds)}
     item["status"] = {"conditions": [condition]}
     assert trainjob.parse(item, "r1").outcome == outcome
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"backend": "mpijob"}, "backend is"),
-        ({"backend": "trainjob", "shape": "elastic"}, "shape is elastic; it must be static"),
-    ],
-)
-def test_request_with_impossible_backend_is_refused(changes: dict[str, str], said: str) -> None:
-    with pytest.raises(RequestError, match=said):
-        asked(**changes)
 
 
 def test_request_without_backend_is_a_pytorchjob() -> None:

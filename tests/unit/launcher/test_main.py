@@ -22,16 +22,15 @@ pytestmark = pytest.mark.unit
 
 def test_main_with_a_wrong_request_reports_each_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     document = copy.deepcopy(DOCUMENT)
-    document["worker"]["image"], document["holdSeconds"] = "trainer", "1h30m"
+    document["worker"]["image"], document["holdSeconds"] = 1, "1h30m"
     environment = {"TRAINYARD_REQUEST": json.dumps(document), "MIN_NODES": "5", "MAX_NODES": "1.5"}
     assert main([], environment) == names.EXIT_BAD_REQUEST
     printed = capsys.readouterr()
     assert printed.out == ""
     assert sorted(line.partition(";")[0] for line in printed.err.splitlines()) == [
         "launcher: MAX_NODES is '1.5'",
-        "launcher: MIN_NODES is 5 and MAX_NODES is 4",
         'launcher: TRAINYARD_REQUEST.holdSeconds is "1h30m"',
-        'launcher: TRAINYARD_REQUEST.worker.image is "trainer"',
+        "launcher: TRAINYARD_REQUEST.worker.image is 1",
     ]
 
 
