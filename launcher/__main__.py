@@ -9,6 +9,7 @@ import argparse
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -25,7 +26,9 @@ from trainyard.k8s import names
 log = logging.getLogger(__name__)
 
 # In a pod, network policies restrict the clients; outside of a pod, only this host may connect.
-_ALL_ADDRESSES, _LOOPBACK = "", "127.0.0.1"
+# In an IPv6 cluster, pods have IPv6 addresses only.
+_ALL_ADDRESSES = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104
+_LOOPBACK = "127.0.0.1"
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -69,7 +72,6 @@ def run(request: Request, job: str, holder: str, address: str) -> int:
         holder: The identity in the run's Lease.
         address: The address on which metrics are served.
     """
-    from launcher import metrics
     from launcher.cost import KarpenterPrices
     from launcher.gateway import KubernetesGateway
     from launcher.loop import Launcher
@@ -92,7 +94,7 @@ def run(request: Request, job: str, holder: str, address: str) -> int:
     prices = KarpenterPrices()
     prices.start()
     launcher = Launcher(request, job, gateway, stopping=stopping, holder=holder, price=prices)
-    metrics.serve(lambda: launcher.counters, address, names.METRICS_PORT)
+    launcher.metrics.serve(address, names.METRICS_PORT)
     try:
         return launcher.run()
     finally:

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from launcher import actions, backends, cost, manifests, metrics, progress, state_machine
+from launcher import actions, backends, cost, manifests, progress, state_machine
 from launcher.actions import (
     Action,
     End,
@@ -31,6 +31,7 @@ from launcher.actions import (
 from launcher.gateway import Gateway
 from launcher.lease import RunLease
 from launcher.manifests import Owner
+from launcher.metrics import Metrics
 from launcher.observe import Observation
 from launcher.progress import Usage
 from launcher.request import Request
@@ -76,7 +77,6 @@ class Launcher:
         holder: The launcher's identity in the run's Lease.
         draw: Returns a random number from 0 to below 1.
         price: Returns the price of a node.
-        counters: The present counters. Other threads may read them.
     """
 
     request: Request
@@ -94,7 +94,7 @@ class Launcher:
     def __post_init__(self) -> None:
         self._began = self.clock()
         self._memory = Memory()
-        self.counters = metrics.new_counters(self.request)
+        self.metrics = Metrics(self.request)
         self._meter = cost.Meter(self.price)
         self._owner: Owner | None = None
         self._lease: RunLease | None = None
@@ -174,7 +174,7 @@ class Launcher:
             if step.memory.progress != self._memory.progress:
                 # Write before the actions, so that the next launcher knows them after a crash.
                 self._lease.write(step.memory.progress)
-            self.counters = metrics.count_step(self.counters, self.request, self._memory, step, seen)
+            self.metrics.count_step(self._memory, step, seen)
             self._memory = step.memory
             recount = any(isinstance(action, Recount) for action in step.actions)
             if not recount:  # a recount may change the report
@@ -256,14 +256,15 @@ class Launcher:
                     self._record("Warning" if late else "Normal", "MachineGivenBack", reason)
                 case Start(nodes=nodes, reason=reason):
                     made = self._submit(nodes, reason, owner)
-                    self.counters = metrics.count_decision(self.counters, self.wall_clock() - seen.now)
+                    took = self.wall_clock() - seen.now
+                    self.metrics.count_decision(request, took)
                     log.info(
                         "%s %s %s for %d nodes, %.3f s after the lists were read",
                         "created" if made else "found",
                         backends.of(request).kind,
                         self.request.training_job,
                         nodes,
-                        self.counters.decision_seconds,
+                        took,
                     )
                 case Retire(uid=uid):
                     self.gateway.delete_training(request, uid)

@@ -19,10 +19,12 @@ from launcher.request import Request
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi
 from tests.unit.launcher.conftest import asked
+from tests.unit.launcher.program import value
 from tests.unit.launcher.test_capacity import NOW, node, placeholder, seen, worker
 from tests.unit.launcher.test_lease import LEASE, Clock
 from tests.unit.launcher.test_loop import EVENTS, hurried
 from tests.unit.launcher.test_loop_restarts import JOB, put_outcome, put_worker
+from tests.unit.launcher.test_metrics import scraped
 from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
@@ -191,8 +193,9 @@ def test_run_ends_with_its_cost(api: FakeApi) -> None:
     noted = api.objects[JOB]["metadata"]["annotations"]
     assert float(noted["trainyard.dev/node-hours"]) == pytest.approx(stored.node_seconds / 3600, abs=1e-4)
     assert float(noted["trainyard.dev/cost-usd"]) == pytest.approx(stored.usd, abs=1e-4)
-    assert runner.counters.node_seconds == pytest.approx(stored.node_seconds, abs=0.1)
-    assert runner.counters.usd == pytest.approx(stored.usd, abs=1e-3)
+    values = scraped(runner.metrics)
+    assert value(values, "node_seconds_total", run="r1") == pytest.approx(stored.node_seconds, abs=0.1)
+    assert value(values, "cost_usd_total", run="r1") == pytest.approx(stored.usd, abs=1e-3)
 
 
 def test_end_without_the_lease_writes_no_usage(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,24 +7,26 @@ import logging
 import re
 import signal
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
 from launcher import __main__ as program
-from launcher import metrics
+from launcher import state_machine
+from launcher.actions import Memory
 from launcher.manifests import Owner, stamp
-from launcher.metrics import Counters
+from launcher.metrics import Metrics
+from launcher.observe import Observation
 from launcher.progress import Progress
 from launcher.request import Request
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi, until
 from tests.unit.launcher.conftest import asked, fallback, made_for
-from tests.unit.launcher.program import ROOT, Scraped, scrape, value
+from tests.unit.launcher.program import ROOT, Scraped, value
 from tests.unit.launcher.test_lease import Clock, run_lease
 from tests.unit.launcher.test_loop import JOB, hurried
+from tests.unit.launcher.test_metrics_counters import refusal
 from trainyard.k8s import kubeconfig, names
 
 pytestmark = pytest.mark.unit
@@ -38,30 +40,14 @@ CAPACITY = "InsufficientInstanceCapacity"
 Moment = Callable[[float], object]
 
 
-@contextmanager
-def served(read: Callable[[], Counters], host: str = HOST) -> Iterator[int]:
-    """The port where these counts are served."""
-    server = metrics.serve(read, host, 0)
-    assert server is not None
-    try:
-        yield server.server_address[1]
-    finally:
-        ending = threading.Thread(target=server.shutdown)
-        ending.start()
-        with suppress(OSError):  # wakes the server, which looks twice a second by itself
-            socket.create_connection(server.server_address[:2], timeout=1).close()
-        ending.join()
-        server.server_close()
-
-
 def refuse(api: FakeApi, name: str, now: float, message: str = "InsufficientInstanceCapacity: none") -> None:
     item = cluster.put_warning(api, name, "small-x")
     api.put(f"{cluster.WARNINGS}/{name}", {**item, "message": message, "lastTimestamp": stamp(now)})
 
 
-def scraped(counts: Counters) -> Scraped:
-    """What a scrape has of these counts."""
-    samples = (sample for family in metrics.families(counts) for sample in family.samples)
+def scraped(metrics: Metrics) -> Scraped:
+    """What a scrape has of these metrics."""
+    samples = (sample for family in metrics.registry.collect() for sample in family.samples)
     return {(sample.name, frozenset(sample.labels.items())): sample.value for sample in samples}
 
 
@@ -73,13 +59,13 @@ def followed(
     waiting = dict(moments)
 
     def scrape(now: float) -> None:
-        scrapes.append((now - BEGAN, scraped(runner.counters)))
+        scrapes.append((now - BEGAN, scraped(runner.metrics)))
         for after in [after for after in waiting if now - BEGAN >= after]:
             waiting.pop(after)(now)
 
     runner, _ = hurried(api, request, scrape, clock, holder)
     code = runner.run()
-    scrapes.append((clock.now - BEGAN, scraped(runner.counters)))
+    scrapes.append((clock.now - BEGAN, scraped(runner.metrics)))
     return code, scrapes
 
 
@@ -201,11 +187,13 @@ def test_metrics_of_next_launcher_start_at_zero(api: FakeApi) -> None:
 
 
 def test_the_page_has_each_metric_with_its_kind_and_labels() -> None:
-    refused = {metrics.Refusal(pool="small", zone="z", instance_type="t", code="x"): 1}
-    every = Counters(run="r1", pool="small", refused=refused, decision_seconds=1.0)
+    every = Metrics(asked())
+    every.count_decision(asked(), 1.0)
+    waiting = Observation(now=BEGAN, fresh=True, warnings=(refusal("a", BEGAN),))
+    every.count_step(Memory(), state_machine.step(asked(), Memory(), waiting), waiting)
     served_ = {
         sample.name: (family.type, set(sample.labels))
-        for family in metrics.families(every)
+        for family in every.registry.collect()
         for sample in family.samples
     }
     row = re.compile(r"^\| `(trainyard_launcher_\w+)` \| (\w+) \| ([^|]+) \|", re.MULTILINE)
@@ -216,71 +204,11 @@ def test_the_page_has_each_metric_with_its_kind_and_labels() -> None:
 # -- the server
 
 
-@pytest.fixture
-def port(request_: Request) -> Iterator[int]:
-    with served(lambda: metrics.new_counters(request_)) as port:
-        yield port
-
-
-def test_server_answers_only_get_of_its_path(port: int, capfd: pytest.CaptureFixture[str]) -> None:
-    asked_for = [
-        ("GET", "/metrics", 200),
-        ("GET", "/metrics?name=x", 200),
-        ("GET", "/", 404),
-        ("GET", "/metrics/", 404),
-        ("HEAD", "/metrics", 501),
-        ("POST", "/metrics", 501),
-        ("DELETE", "/metrics", 501),
-    ]
-    for method, path, status in asked_for:
-        with closing(http.client.HTTPConnection(HOST, port, timeout=5)) as connection:
-            connection.request(method, path)
-            answer = connection.getresponse()
-            assert answer.status == status, (method, path)
-            assert "Python" not in (answer.headers["Server"] or "")
-    assert capfd.readouterr() == ("", ""), "the log is for the run"
-
-
-def test_in_a_pod_each_of_its_addresses_answers(request_: Request) -> None:
-    """`kubectl port-forward` comes by the loopback one, Prometheus by the pod's own."""
-    with served(lambda: metrics.new_counters(request_), "") as port:
-        assert scrape(HOST, port) == scrape("127.83.0.3", port)
-
-
-def test_server_drops_a_silent_client_and_answers_the_next(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert metrics._Scrape.timeout == metrics.SILENT_SECONDS < 10.0, "Prometheus waits for 10 s"
-    monkeypatch.setattr(metrics._Scrape, "timeout", 0.05)
-    with socket.create_connection((HOST, port)) as silent:
-        silent.sendall(b"GET /met")
-        assert value(scrape(HOST, port), "waiting", run="r1") == 0
-
-
-def test_server_failed_scrape_is_one_line(request_: Request, caplog: pytest.LogCaptureFixture) -> None:
-    broken = threading.Event()
-
-    def read() -> Counters:
-        if broken.is_set():
-            raise RuntimeError("no counts")
-        return metrics.new_counters(request_)
-
-    with served(read) as port:
-        broken.set()
-        with pytest.raises(http.client.RemoteDisconnected):
-            scrape(HOST, port)
-        broken.clear()
-        assert value(scrape(HOST, port), "attempts_total", run="r1") == 0
-    assert [record.getMessage() for record in caplog.records] == [
-        "metrics: a scrape failed: RuntimeError('no counts')"
-    ]
-
-
 @pytest.mark.parametrize("host", ["192.0.2.1", "no address"])
 def test_an_address_that_cant_be_had_is_one_warning(
     request_: Request, caplog: pytest.LogCaptureFixture, host: str
 ) -> None:
-    assert metrics.serve(lambda: metrics.new_counters(request_), host, 0) is None
+    assert Metrics(request_).serve(host, 0) is None
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith(f"no metrics: {host} port 0 can't be used: ")
@@ -304,7 +232,7 @@ def test_run_with_used_metrics_port_warns(
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 def test_metrics_are_served_on_both_families(request_: Request, address: str) -> None:
-    server = metrics.serve(lambda: metrics.new_counters(request_), "", 0)
+    server = Metrics(request_).serve("::", 0)
     assert server is not None
     try:
         with closing(http.client.HTTPConnection(address, server.server_address[1], timeout=10)) as connection:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from launcher import metrics, observe, state_machine
+from launcher import observe, state_machine
 from launcher.actions import Memory
 from launcher.backends import pytorchjob
 from launcher.manifests import stamp
-from launcher.metrics import Counters, Refusal
+from launcher.metrics import Metrics
 from launcher.observe import Observation, Training, WarningEvent
 from launcher.progress import Loss, Progress, initial_progress
 from launcher.request import Request
@@ -20,6 +20,26 @@ from tests.unit.launcher.test_capacity import NOW, node, seen
 from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
+
+
+class Refusal(NamedTuple):
+    pool: str
+    zone: str
+    instance_type: str
+    code: str
+
+
+class Counts(NamedTuple):
+    pool: str
+    waiting: float
+    ready_nodes: float
+    nodes_wanted: float
+    attempts: float
+    restarts: float
+    released_nodes: float
+    idle_node_seconds: float
+    refused: dict[Refusal, int]
+
 
 SMALL = Refusal(
     pool="small", zone="us-west-2b", instance_type="g5.12xlarge", code="InsufficientInstanceCapacity"
@@ -30,14 +50,39 @@ class Counting:
     """A launcher's memory and counts over one observation after another."""
 
     def __init__(self, request: Request, memory: Memory | None = None) -> None:
-        self.request, self.memory, self.counters = request, memory or Memory(), metrics.new_counters(request)
+        self.request, self.memory, self.metrics = request, memory or Memory(), Metrics(request)
 
-    def see(self, *moments: Observation) -> Counters:
+    def see(self, *moments: Observation) -> Counts:
         for moment in moments:
             step = state_machine.step(self.request, self.memory, moment)
-            self.counters = metrics.count_step(self.counters, self.request, self.memory, step, moment)
+            self.metrics.count_step(self.memory, step, moment)
             self.memory = step.memory
-        return self.counters
+        return self.counts
+
+    @property
+    def counts(self) -> Counts:
+        """The present values."""
+        values: dict[str, Any] = {}
+        refused: dict[Refusal, int] = {}
+        for family in self.metrics.registry.collect():
+            for sample in family.samples:
+                labels = dict(sample.labels)
+                assert labels.pop("run") == "r1"
+                if "code" in labels:
+                    refused[Refusal(**labels)] = int(sample.value)
+                else:
+                    values |= {sample.name.removeprefix("trainyard_launcher_"): sample.value, **labels}
+        return Counts(
+            pool=values["pool"],
+            waiting=values["waiting"],
+            ready_nodes=values["ready_nodes"],
+            nodes_wanted=values["nodes_wanted"],
+            attempts=values["attempts_total"],
+            restarts=values["restarts_total"],
+            released_nodes=values["machines_given_back_total"],
+            idle_node_seconds=values["node_seconds_idle_total"],
+            refused=refused,
+        )
 
 
 def refusal(uid: str, at: float = NOW, about: str = "small-x", **changes: Any) -> WarningEvent:
@@ -59,9 +104,9 @@ def at(now: float, *warnings: WarningEvent, nodes: int = 0, fresh: bool = True) 
 
 def test_a_wait_shows_what_is_there_and_what_is_asked_for() -> None:
     counting = Counting(asked())
-    assert (counting.counters.waiting, counting.counters.attempts) == (False, 0), "nothing was seen yet"
+    assert (counting.counts.waiting, counting.counts.attempts) == (False, 0), "nothing was seen yet"
     now = counting.see(at(NOW, nodes=1))
-    assert (now.run, now.pool, now.waiting) == ("r1", "small", True)
+    assert (now.pool, now.waiting) == ("small", True)
     assert (now.ready_nodes, now.nodes_wanted, now.attempts) == (1, 4, 1)
     now = counting.see(at(NOW + 1, nodes=2))
     assert (now.waiting, now.ready_nodes) == (True, 2), "it holds for more"
@@ -158,18 +203,6 @@ def test_counters_unknown_code_uses_event_reason() -> None:
     assert [(kind.code, times) for kind, times in now.refused.items()] == [("InsufficientCapacityError", 1)]
 
 
-def test_counters_old_refusals_are_forgotten() -> None:
-    counting = Counting(asked(capacityDeadlineSeconds=100_000))
-    old = refusal("old")
-    late = NOW + metrics.REMEMBERED_SECONDS + 1
-    counting.see(at(NOW, old), at(late, old, refusal("new", late)), at(late + 1, old))
-    assert counting.counters.refused == {SMALL: 2}, "an Event that is still listed is still remembered"
-    counting.see(at(late + 2, refusal("newest", late + 2)))
-    assert sorted(counting.counters.counted_events) == ["new", "newest"]
-    counting.see(at(late + 3), at(late + 4, refusal("new", late)))
-    assert counting.counters.refused == {SMALL: 3}
-
-
 def test_refusals_are_of_the_pool_that_is_tried() -> None:
     counting = Counting(asked(fallbacks=[fallback(zone="us-west-2c")]))
     counting.see(at(NOW), at(NOW + 300, refusal("a", NOW + 299)))
@@ -211,7 +244,9 @@ def test_counters_of_next_launcher_start_at_zero() -> None:
     assert (now.attempts, now.idle_node_seconds, now.refused) == (0, pytest.approx(10), {SMALL: 1})
 
 
-def test_the_time_of_a_decision_is_kept() -> None:
-    counted = metrics.count_decision(Counting(asked()).see(at(NOW, nodes=4)), 0.25)
-    assert counted.decision_seconds == 0.25
-    assert Counting(asked()).see(at(NOW, nodes=4)).decision_seconds is None
+def test_decision_time_has_the_pool_of_the_decision() -> None:
+    metrics = Metrics(asked())
+    metrics.count_decision(asked(), 0.25)
+    name, labels = "trainyard_launcher_decision_seconds", {"run": "r1", "pool": "small"}
+    assert metrics.registry.get_sample_value(name, labels) == 0.25
+    assert Metrics(asked()).registry.get_sample_value(name, labels) is None
