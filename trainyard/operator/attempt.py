@@ -34,7 +34,7 @@ from trainyard.operator.nodes import (
     delete_placeholders,
     pending_without_nodes,
 )
-from trainyard.operator.observe import AttemptJob, Worker
+from trainyard.operator.observe import AttemptJob
 from trainyard.operator.plan import (
     POLL_SECONDS,
     SCHEDULER_SECONDS,
@@ -84,6 +84,7 @@ def start_attempt(ctx: ReconcileContext) -> ReconcilePlan:
     name = n.attempt_name(ctx.meta.name, ctx.status.attempt)
     deletions = (
         *delete_jobs(each for each in outdated if each not in kept),
+        *delete_orphans(ctx),
         *deletions_of(each for each in ctx.children.of_kind("PodGroup") if each["metadata"]["name"] != name),
         *(deletion(each, as_read=True) for each in groups),
         *ended_sync_pod(ctx)[0],
@@ -348,6 +349,11 @@ def delete_jobs(jobs: Iterable[AttemptJob]) -> tuple[Deletion, ...]:
     return tuple(deletion(each.item, foreground=True, as_read=True) for each in jobs if not each.deleting)
 
 
+def delete_orphans(ctx: ReconcileContext) -> list[Deletion]:
+    """Delete workers whose Job was deleted with `--cascade=orphan`. Nothing else does."""
+    return deletions_of(each.item for each in ctx.children.orphans if not (each.job or each.finished))
+
+
 def _outdated_groups(ctx: ReconcileContext, attempt: AttemptSpec | Wait) -> list[JsonObject]:
     """Return the attempt's PodGroup if it was created for another size, or for another queue of KAI."""
     if isinstance(attempt, Wait) or not attempt.settings.gang or any(not each.suspended for each in ctx.jobs):
@@ -398,18 +404,12 @@ def _describe_remaining(ctx: ReconcileContext, outdated: list[AttemptJob], group
     if not objects:
         return ""
     lost = ". If a node does not answer, delete it" if any(each.deleting for each in pods) else ""
-    return f"the workers of the earlier attempt are being stopped: {_list(objects)}{lost}{orphan_hint(pods)}"
+    return f"the workers of the earlier attempt are being stopped: {_list(objects)}{lost}"
 
 
 def _list(objects: list[str]) -> str:
     more = f" and {len(objects) - _SHOWN} more" if len(objects) > _SHOWN else ""
     return f"{', '.join(objects[:_SHOWN])}{more}"
-
-
-def orphan_hint(pods: Iterable[Worker]) -> str:
-    """Return how to delete workers whose Job was deleted with `--cascade=orphan`; "" for none."""
-    kept = [each.name for each in pods if not each.job and not each.deleting]
-    return f". Pod {kept[0]} has no Job: kubectl delete pod {' '.join(kept[:_SHOWN])}" if kept else ""
 
 
 def _name_conflict(ctx: ReconcileContext, wanted: list[JsonObject]) -> str:

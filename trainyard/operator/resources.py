@@ -109,28 +109,17 @@ def _bound_to(queue: QueueSpec) -> str:
 
 
 def _describe_uneven(job: JobSpec, per_node: int, nodes: int, fewest: int) -> str:
-    """Return why the GPUs do not spread evenly over the nodes, and sizes that do.
-
-    One GPU on each node always works, but is no good advice. So the suggestion has at most twice the fewest nodes.
-    """
+    """Return why the GPUs do not spread evenly over the nodes, and a size that does."""
     total = job.num_gpus
-    even = next((each for each in range(fewest, 2 * fewest + 1) if total % each == 0), None)
-    split = ""
-    if even:
-        share = total // even
-        split = f"{even} with {share} GPU{'s' if share > 1 else ''} on each"
-    if job.elastic is not None or job.num_nodes is not None:
-        field = "elastic.maxNodes" if job.elastic is not None else "numNodes"
-        advice = split if split and job.elastic is None else "one that does"
-        return f"spec.{field} is {nodes} and does not divide spec.numGPUs, {total}; it must be {advice}"
-    full = total // per_node * per_node
-    counts = f"{full} or {full + per_node}"
-    advice = (
-        f"spec.numNodes {split}, or spec.numGPUs {counts}" if split else f"{counts}, or set spec.numNodes"
-    )
+    if job.elastic is not None:
+        return f"spec.elastic.maxNodes is {nodes} and does not divide spec.numGPUs, {total}; it must be one that does"
+    even = next(each for each in range(fewest, total + 1) if total % each == 0)
+    split = f"{even} with {total // even} GPU{'s' * (total > even)} on each"
+    if job.num_nodes is not None:
+        return f"spec.numNodes is {nodes} and does not divide spec.numGPUs, {total}; it must be {split}"
     return (
         f"spec.numGPUs is {total}, which does not spread evenly over the {nodes} nodes that it takes; it must be "
-        f"{advice}"
+        f"{nodes * per_node}, or set spec.numNodes to {split}"
     )
 
 

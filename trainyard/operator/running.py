@@ -130,7 +130,7 @@ def suspend(ctx: ReconcileContext) -> ReconcilePlan | None:
         )
     orphans = [each for each in ctx.children.orphans if not each.finished]
     gone = not (ctx.children.jobs or ctx.children.workers or orphans)
-    message = "the job has no workers" if gone else f"{_STOPPING}{attempt.orphan_hint(orphans)}"
+    message = "the job has no workers" if gone else _STOPPING
     suspended = Condition(n.SUSPENDED, gone, reason if gone else n.REASON_STOPPING, message)
     plan = ctx.write(
         n.PHASE_SUSPENDED,
@@ -142,7 +142,13 @@ def suspend(ctx: ReconcileContext) -> ReconcilePlan | None:
     )
     groups = deletions_of(ctx.children.of_kind("PodGroup"))
     return replace(
-        plan, deletions=(*attempt.delete_jobs(ctx.children.jobs), *groups, *delete_placeholders(ctx))
+        plan,
+        deletions=(
+            *attempt.delete_jobs(ctx.children.jobs),
+            *attempt.delete_orphans(ctx),
+            *groups,
+            *delete_placeholders(ctx),
+        ),
     )
 
 
@@ -364,22 +370,19 @@ def resume_jobs(ctx: ReconcileContext) -> tuple[tuple[JsonObject, ...], float | 
     pauses = {job.name: _pause(job, ctx.now) for job in suspended}
     workers = [each for each in ctx.children.workers if each.deleting]
     leaving = {job.name: [each.name for each in workers if each.job == job.uid] for job in suspended}
-    others = [job for job in suspended if job.suspended_by]
     patches = tuple(
         resume_patch(job.item)
         for job in suspended
         if pauses[job.name] <= 0 and not (job.suspended_by and leaving[job.name])
     )
     requeue_after = earliest(*(each for each in pauses.values() if each > 0))
-    if not others:
+    first = next((job for job in suspended if job.suspended_by), None)
+    if first is None:
         return patches, requeue_after, ""
-    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-    pods = [name for job in others for name in leaving[job.name]]
-    when = f"{POLL_SECONDS:.0f} s later"
-    if pods and all(pauses[job.name] <= 0 for job in others):
+    when, pods = f"{POLL_SECONDS:.0f} s later", leaving[first.name]
+    if pods and pauses[first.name] <= 0:
         when = f"when pod {pods[0]} is gone; if its node does not answer, delete the pod"
-    first = others[0]
-    message = f"{first.suspended_by} has suspended Job {first.name}{more}; the controller resumes it {when}"
+    message = f"{first.suspended_by} has suspended Job {first.name}; the controller resumes it {when}"
     return patches, requeue_after, message
 
 

@@ -59,18 +59,19 @@ def test_num_gpus_and_num_nodes_set_the_size() -> None:
 @pytest.mark.parametrize(
     ("asked", "gpus", "reported"),
     [
-        ({"numGPUs": 3}, 2, "be spec.numNodes 3 with 1 GPU on each, or spec.numGPUs 2 or 4"),
-        ({"numGPUs": 9}, 8, "be spec.numNodes 3 with 3 GPUs on each, or spec.numGPUs 8 or 16"),
-        ({"numGPUs": 10}, 4, "be spec.numNodes 5 with 2 GPUs on each, or spec.numGPUs 8 or 12"),
-        ({"numGPUs": 15}, 8, "be spec.numNodes 3 with 5 GPUs on each, or spec.numGPUs 8 or 16"),
-        # 17 nodes for 17 GPUs are no advice.
-        ({"numGPUs": 17}, 8, "it must be 16 or 24, or set spec.numNodes"),
+        ({"numGPUs": 3}, 2, "must be 4, or set spec.numNodes to 3 with 1 GPU on each"),
+        ({"numGPUs": 10}, 4, "must be 12, or set spec.numNodes to 5 with 2 GPUs on each"),
+        ({"numGPUs": 15}, 8, "must be 16, or set spec.numNodes to 3 with 5 GPUs on each"),
         (
             {"numGPUs": 10, "numNodes": 3},
             4,
             "spec.numNodes is 3 and does not divide spec.numGPUs, 10; it must be 5 with 2 GPUs on each",
         ),
-        ({"numGPUs": 7, "numNodes": 3}, 4, "does not divide spec.numGPUs, 7; it must be one that does"),
+        (
+            {"numGPUs": 7, "numNodes": 3},
+            4,
+            "does not divide spec.numGPUs, 7; it must be 7 with 1 GPU on each",
+        ),
         ({"numGPUs": 9, "elastic": {"minNodes": 1, "maxNodes": 2}}, 8, "spec.elastic.maxNodes is 2"),
         ({"numGPUs": 16, "numNodes": 1}, 8, "16 on each, and nodeResources.gpus of the queue is 8"),
         ({"numGPUs": 1}, 0, "nodeResources.gpus of queue research is 0"),
@@ -87,7 +88,7 @@ def test_distribute_suggested_split_is_accepted() -> None:
             try:
                 attempt_spec({"numGPUs": count}, {"nodeResources.gpus": gpus})
             except InvalidJob as refused:
-                named = re.search(r"spec\.numNodes (\d+) with (\d+) GPUs? on each", str(refused))
+                named = re.search(r"spec\.numNodes to (\d+) with (\d+) GPUs? on each", str(refused))
                 if named:
                     size = attempt_spec(
                         {"numGPUs": count, "numNodes": int(named[1])}, {"nodeResources.gpus": gpus}
