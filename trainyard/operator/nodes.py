@@ -19,7 +19,7 @@ from launcher import capacity, manifests, node_release, observe
 from launcher.actions import Hold, Remove, placeholders
 from launcher.capacity import Count, GiveUp, Submit, shortfall
 from launcher.manifests import Owner, add_mark, mark, stamp
-from launcher.observe import Node, NodePool, Observation, Pod
+from launcher.observe import NodePool, Observation, Pod
 from launcher.progress import Progress
 from launcher.request import Placeholder, Pool, Request
 from launcher.state_machine import hold_nodes, is_of_this_wait
@@ -253,7 +253,6 @@ def _observe(
         pods.append(pod)
     pool = read.pool
     if pool is not None:
-        pool = with_node_resources(pool, read.nodes, (ctx.queue or {}).get("status"), request.pool.name)
         # The pool itself declares its instance types here, so nothing else is compared with them.
         compared = (names.LABEL_INSTANCE_TYPE, names.LABEL_ZONE)
         offers = {label: values for label, values in pool.offers.items() if label not in compared}
@@ -520,11 +519,10 @@ def build_placeholder(attempt: AttemptSpec, request: JobRequest, index: int, wai
     return made
 
 
-def pool_status(name: str, seen: Observation, before: Any) -> JsonObject:
-    """Return `pool` of the queue's status. `before` is the previous status."""
-    if seen.pool is None:
+def pool_status(name: str, pool: NodePool | None) -> JsonObject:
+    """Return `pool` of the queue's status."""
+    if pool is None:
         return {"name": name, "found": False}
-    pool = with_node_resources(seen.pool, seen.nodes, before, name)
     max_nodes = [
         int(limit // (1 if resource == "nodes" else pool.node[resource]))
         for resource, limit in pool.limits.items()
@@ -541,21 +539,6 @@ def pool_status(name: str, seen: Observation, before: Any) -> JsonObject:
         **({"reservations": pool.reservations} if pool.reservations is not None else {}),
         **({"taints": taints} if taints else {}),
     }
-
-
-def with_node_resources(pool: NodePool, nodes: Iterable[Node], queue_status: Any, name: str) -> NodePool:
-    """Return the pool of this name with the resources of one node, if the pool does not declare them.
-
-    They come from its present nodes, or from the queue's status. A pool with several instance types does not change,
-    because the type of its next node is not known.
-    """
-    if pool.node or len(pool.offers.get(names.LABEL_INSTANCE_TYPE, ())) != 1:
-        return pool
-    node = _parse_amounts(_read_pool_status(queue_status, name).get("nodeResources"))
-    for each in nodes:
-        if each.ready and each.labels.get(names.LABEL_INITIALIZED) == "true":
-            node |= {key: max(amount, node.get(key, 0)) for key, amount in each.allocatable.items()}
-    return replace(pool, node={key: amount for key, amount in node.items() if amount})
 
 
 def pool_rejection_reason(status: Any, attempt: AttemptSpec, now: float) -> str:

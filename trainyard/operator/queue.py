@@ -158,7 +158,7 @@ def reconcile_queue(
         if not spec.scheduling.pool:
             fields["pool"] = None
         elif pool is not None:
-            fields["pool"] = pool_status(spec.scheduling.pool, pool, queue.get("status"))
+            fields["pool"] = pool_status(spec.scheduling.pool, pool.pool)
             states[n.POOL_READY] = _pool_state(spec.scheduling.pool, pool)
     states[n.READY] = next(
         (each for each in states.values() if each[0] is not True),

@@ -32,35 +32,6 @@ CPU = {"nodeResources.gpus": 0, "nodeResources.cpus": "96", "nodeResources.memor
 PART = {"nodeResources.gpus": 1, "nodeResources.cpus": "10", "nodeResources.memory": "100Gi"}
 
 
-def test_present_node_gives_the_limit_of_its_pool() -> None:
-    life = Pooled({"numGPUs": 9}, PART)
-    life.api.add("one")
-    life.reconcile()
-    assert life.state == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
-    several = Pooled({"numGPUs": 9}, PART)
-    several.api.offers[names.LABEL_INSTANCE_TYPE] = "p5.48xlarge,p5.4xlarge"
-    several.api.add("one")
-    several.reconcile()
-    assert several.state == ("Pending", n.REASON_WAITING_FOR_NODES), "the others may be of another type"
-
-
-def test_queue_status_keeps_the_resources_of_a_node() -> None:
-    life = Pooled({"numGPUs": 9}, PART)
-    kept = pool_status(POOL, observed(life.api, "one"), None)
-    assert kept["maxNodes"] == 4
-    requeue_after = pool_status(POOL, observed(PoolApi()), {"pool": kept})
-    assert requeue_after == kept
-    life.api.objects[n.QUEUE_KIND, "research"]["status"] = {"pool": requeue_after}
-    life.reconcile()
-    assert life.state == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
-
-
-def observed(api: PoolApi, *nodes: str) -> observe.Observation:
-    for each in nodes:
-        api.add(each)
-    return api.observation()
-
-
 @pytest.mark.parametrize("resource", [("memory", "2Ti"), ("cpus", "98")])
 def test_worker_larger_than_every_node_is_refused(resource: tuple[str, str]) -> None:
     life = Pooled({"numGPUs": 8}, {f"nodeResources.{resource[0]}": resource[1]})
@@ -102,7 +73,7 @@ def test_queue_status_has_what_submit_checks() -> None:
     life.api.taints.append({"key": "team", "value": "a", "effect": "NoSchedule"})
     life.turn()
     assert life.state == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
-    status = fit_status(n.QUEUE_KIND, {"pool": pool_status(POOL, life.api.observation(), None)})
+    status = fit_status(n.QUEUE_KIND, {"pool": pool_status(POOL, life.api.observation().pool)})
     for gpus in (1, 9):
         job = attempt_spec({"numGPUs": gpus}, {**POOLED, **PART})
         why = pool_rejection_reason(status, job, 0.0)
@@ -119,14 +90,14 @@ def test_pool_without_reservation_is_waited_for() -> None:
     assert life.state == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     assert "no active capacity reservation" in life.status["message"]
     assert (life.names("Pod"), life.api.bought) == ([], 0)
-    kept = pool_status(POOL, life.api.observation(), None)
+    kept = pool_status(POOL, life.api.observation().pool)
     assert kept["reservations"] == 0
     assert "no active capacity reservation" in reservation_warning({"pool": kept}, POOL)
     assert reservation_warning({"pool": kept}, "another") == ""
     life.api.reservations = [{"id": "cr-1", "state": "active"}]
     life.turn(3)
     assert life.status["phase"] == "Provisioning"
-    assert reservation_warning({"pool": pool_status(POOL, life.api.observation(), None)}, POOL) == ""
+    assert reservation_warning({"pool": pool_status(POOL, life.api.observation().pool)}, POOL) == ""
 
 
 def test_nodes_of_an_ended_reservation_take_workers() -> None:
@@ -180,7 +151,7 @@ def test_limits_of_each_requested_resource_count(
     assert life.state == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     assert said in life.status["message"]
     assert life.api.bought == 0
-    status = {"pool": pool_status(POOL, life.api.observation(), None)}
+    status = {"pool": pool_status(POOL, life.api.observation().pool)}
     job = attempt_spec({"numGPUs": 0, "numNodes": 3}, {**POOLED, **of_queue})
     assert said in pool_rejection_reason(status, job, 0.0)
 
@@ -189,7 +160,7 @@ def test_elastic_job_starts_within_the_limit() -> None:
     asked = {"numGPUs": 9, "elastic": {"minNodes": 4, "maxNodes": 9}}
     life = Pooled(asked, PART)
     life.api.annotations = NODE
-    status = {"pool": pool_status(POOL, life.api.observation(), None)}
+    status = {"pool": pool_status(POOL, life.api.observation().pool)}
     assert pool_rejection_reason(status, attempt_spec(asked, {**POOLED, **PART}), 0.0) == ""
     life.turn(3)
     assert (life.status["phase"], life.status["nodes"]) == ("Provisioning", 4)

@@ -160,7 +160,7 @@ class Pool(ApiObject):
     max_nodes: int = f.integer("Maximum number of nodes within its limits, if known.")
     limits: dict[str, str] = f.mapping("Its limits, by resource.", f.string("A quantity.", maximum=63))
     node_resources: dict[str, str] = f.mapping(
-        "Resources of one of its nodes.", f.string("A quantity.", maximum=63)
+        "Resources of one of its nodes, if the NodePool declares them.", f.string("A quantity.", maximum=63)
     )
     taints: list[Taint] = f.array("The taints of its nodes.", Taint, maximum=64)
     reservations: int = f.integer("Active capacity reservations; only of a pool that uses reservations only.")
