@@ -19,9 +19,10 @@ from local.cluster.record import running
 from local.guard import ForeignCloudError, refuse_foreign
 from local.home import Home
 from local.tools import ToolError
-from trainyard.cli.commands import DeployError, pinned_sources, say
+from trainyard.cli.commands import pinned_sources, say
 from trainyard.cli.engine import ROOT, state_file
-from trainyard.cli.existing_resources import GivenError, with_given
+from trainyard.cli.errors import CommandError
+from trainyard.cli.existing_resources import with_given
 from trainyard.cli.stack_file import check_name, for_local_cloud, write
 from trainyard.stack_files import StackFileError, find, read
 
@@ -44,7 +45,7 @@ def settings_file(question: str, home: Home, stack: str, cloud: dict[str, Any]) 
     resources that the file names as existing are created in the emulated account first.
 
     Raises:
-        GivenError: The account refused to create something.
+        CommandError: The account refused to create something.
     """
     if question == LEFTOVERS and is_up(home, stack, cloud):
         return home.root / STACKS / f"Pulumi.{stack}.yaml"
@@ -58,7 +59,7 @@ def ask(question: str, stack: str, home: Home) -> int:
     """Run a check on the local cloud and return its exit code. The preflight starts the cloud.
 
     Raises:
-        DeployError: The local cloud did not start. The reason has been printed.
+        CommandError: The local cloud did not start. The reason has been printed.
         ForeignCloudError: The environment has credentials of an AWS account.
         StackFileError: There is no such stack file.
         ToolError: A module with charts or manifests can't be downloaded.
@@ -71,7 +72,7 @@ def ask(question: str, stack: str, home: Home) -> int:
             say(f"verify-clean of stack {stack}: {NOTHING_THERE}")
             return 0
         if subprocess.run([sys.executable, "-m", "local", "up"], cwd=ROOT).returncode != 0:
-            raise DeployError("the local cloud did not start; see above")
+            raise CommandError("the local cloud did not start; see above")
     # In the network of an ordinary user's local cloud nothing can be downloaded.
     pinned_sources(document)
     # On in the local cloud's network, with its variables.
@@ -83,12 +84,12 @@ def ask_inside(question: str, stack: str, home: Home) -> int:
     """Run a check in a process that has the variables of the local cloud.
 
     Raises:
-        DeployError: The local cloud has ended meanwhile.
-        GivenError: The account refused what the stack file names as existing.
+        CommandError: The local cloud has ended meanwhile.
+        CommandError: The account refused what the stack file names as existing.
     """
     cloud = home.cloud()
     if cloud is None:
-        raise DeployError(
+        raise CommandError(
             f"the local cloud's record {home.cloud_file} is missing; run the same command again"
         )
     file = settings_file(question, home, stack, cloud)
@@ -109,7 +110,7 @@ def main() -> int:
     try:
         run = ask_inside if arguments.inside else ask
         return run(arguments.question, arguments.stack, Home())
-    except (DeployError, ForeignCloudError, GivenError, StackFileError, ToolError) as error:
+    except (CommandError, ForeignCloudError, StackFileError, ToolError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import tempfile
-import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from trainyard.cli import program, pulumi_cli, sign_in
 from trainyard.cli.deleted_cluster import FORGET_UNREACHABLE, is_gone
 from trainyard.cli.drift import EVENT_LOG, EVENT_LOG_VARIABLES, PREVIEW, errors_only
 from trainyard.cli.engine import ROOT, EngineError, engine_summary
-from trainyard.cli.engine_run import Interrupted
-from trainyard.cli.fabric_check import FabricCheck
-from trainyard.cli.follow import Follower, JobGoneError, Run
 from trainyard.cli.make_variables import is_yes, user_command
-from trainyard.cli.next_steps import run_end, unwatched
-from trainyard.cli.node_checks import NodeChecks
+from trainyard.cli.next_steps import shown
 from trainyard.cli.output import OUTPUT
-from trainyard.cli.pool_drift import RETRY, check_pools, refresh_targets
+from trainyard.cli.pool_drift import check_deployed_pools, refresh_targets
 from trainyard.cli.protected_data import EXCEPT_DATA, check, check_deletion, with_deletion_allowed
-from trainyard.cli.runs import no_run, start_run
-from trainyard.cli.summary import RunSummary
-from trainyard.cli.up_messages import (
-    deleted_job_message,
-    read_changed_settings,
-)
-from trainyard.k8s import kubeconfig as kubeconfigs
-from trainyard.k8s import names
 from trainyard.stack_files import find, path_of, read
 
 
@@ -48,134 +38,111 @@ def use_profile(stack: str) -> None:
             os.environ.pop(name, None)
 
 
-def _outputs(stack: str) -> dict[str, Any]:
-    return pulumi_cli.query(stack, "output", "--json")
+@dataclass(frozen=True, kw_only=True)
+class AwsStack:
+    """A stack on AWS."""
+
+    name: str
+    cloud: ClassVar[str] = "aws"
+    environment: ClassVar[Mapping[str, str]] = os.environ
+
+    @classmethod
+    def open(cls, stack: str) -> AwsStack:
+        """Return the stack for a command of a user who is signed in.
+
+        Raises:
+            EngineError: There is no Pulumi CLI, no login, or there are no credentials.
+        """
+        use_profile(stack)
+        sign_in.check(stack)
+        return cls(name=stack)
+
+    def outputs(self) -> dict[str, Any]:
+        """Return its outputs."""
+        return pulumi_cli.query(self.name, "output", "--json")
+
+    def deployment(self) -> dict[str, Any]:
+        """Return its state."""
+        deployment: dict[str, Any] = pulumi_cli.query(self.name, "export").get("deployment") or {}
+        return deployment
+
+    @contextlib.contextmanager
+    def kubeconfig(self, outputs: Mapping[str, Any]) -> Iterator[Path]:
+        """Return a kubeconfig for its cluster only. The user's own may point to another cluster."""
+        name = outputs["clusterName"]
+        if shutil.which("aws") is None:
+            raise EngineError("reaching the cluster needs the AWS CLI on PATH (https://aws.amazon.com/cli)")
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory) / "kubeconfig"
+            words = ["aws", "eks", "update-kubeconfig", "--name", name]
+            words += ["--region", outputs["region"], "--kubeconfig", str(file)]
+            result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+            if result.returncode != 0:
+                raise EngineError(
+                    f"aws eks update-kubeconfig --name {name}: {' '.join(result.stderr.split())}"
+                )
+            yield file
+
+    def kubectl(self, _outputs: Mapping[str, Any]) -> str:
+        """Return the user's command for its cluster."""
+        return "kubectl"
+
+    def show_results(self, outputs: Mapping[str, Any], run_id: str, *, succeeded: bool) -> None:
+        """Print nothing: the model is in the stack's bucket."""
+
+    def open_log(self, command: str) -> None:
+        """Keep all lines of a command in a file, whose path is printed."""
+        path = pulumi_cli.log_file(f"commands/{command}-{self.name}.aws.log")
+        OUTPUT.open_log(path, shown(path))
 
 
-def _kubeconfig(outputs: dict[str, Any], directory: Path) -> Path:
-    """Return a kubeconfig for the stack's cluster only. The user's own may point to another cluster."""
-    file = directory / "kubeconfig"
-    name, region = outputs["clusterName"], outputs["region"]
-    words = ["aws", "eks", "update-kubeconfig", "--name", name, "--region", region, "--kubeconfig", str(file)]
-    if shutil.which("aws") is None:
-        raise EngineError("reaching the cluster needs the AWS CLI on PATH (https://aws.amazon.com/cli)")
-    result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-    if result.returncode != 0:
-        raise EngineError(f"aws eks update-kubeconfig --name {name}: {' '.join(result.stderr.split())}")
-    return file
-
-
-def _follow(
-    stack: str,
-    outputs: dict[str, Any],
-    job: str,
-    kubeconfig: Path,
-    again: str,
-    since: float | None = None,
-) -> int:
-    run = Run(
-        namespace=outputs["trainingNamespace"],
-        launcher_job=job,
-        run_id=job.removeprefix(names.LAUNCHER_JOB_PREFIX),
-    )
-    summary = RunSummary()
-
-    def show(line: str) -> None:
-        OUTPUT.detail(line, summary.lines(line))
-
-    try:
-        with OUTPUT.stage(f"run {run.run_id}", summary.status):
-            result = Follower(kubeconfig, None, show).follow(run, since)
-    except KeyboardInterrupt:
-        raise Interrupted(unwatched(stack, "aws", run.run_id, again)) from None
-    OUTPUT.say(run_end(stack, "aws", run.run_id, result))
-    return 0 if result.succeeded else 1
-
-
-def up(stack: str) -> int:
-    """Run the preflight and `pulumi up`, then follow the stack's run if the settings name one.
+def up(stack: str) -> AwsStack:
+    """Run the preflight and `pulumi up`.
 
     Raises:
-        AnswerError: The variable PREFLIGHT is neither yes nor no.
+        CommandError: The variable PREFLIGHT is neither yes nor no.
     """
-    since = time.time()
     with_preflight = is_yes("PREFLIGHT", os.environ.get("PREFLIGHT") or "yes")
     program.check(stack)
-    use_profile(stack)
-    sign_in.check(stack)
+    deployed = AwsStack.open(stack)
     pulumi_cli.must_confirm("up")
-    pulumi_cli.open_log("up", stack)
+    deployed.open_log("up")
     # The preflight checks this too, but it is optional.
     program.check(stack, "--deployed")
     if with_preflight:
         program.preflight(stack)
     try:
-        deployment = _deployment(stack)
+        deployment = deployed.deployment()
     except pulumi_cli.NoStackError:
         pulumi_cli.offer_new(stack)
-        deployment = _deployment(stack)
+        deployment = deployed.deployment()
     pulumi_cli.unlock(stack, deployment)
-    if missing := _check_pools(stack, deployment):
+    if missing := check_deployed_pools(deployed, deployment, read(find(stack))["config"]):
         # The engine creates again what is not in the state.
         pulumi_cli.run(stack, "refresh", "--yes", "--skip-preview", *refresh_targets(missing))
     pulumi_cli.change(stack, "up", deployment=deployment)
-    outputs = _outputs(stack)
     OUTPUT.say(f"outputs:    pulumi stack output --stack {stack}")
-    job = outputs.get("launcherJobName")
-    if job is None:
-        OUTPUT.say(f"stack {stack} is up; {no_run(stack, 'aws', outputs)}")
-        return 0
-    OUTPUT.say(f"stack {stack} is up; following run {outputs['runId']}")
-    try:
-        with tempfile.TemporaryDirectory() as directory:
-            kubeconfig = _kubeconfig(outputs, Path(directory))
-            code = _follow(stack, outputs, job, kubeconfig, user_command("up", stack, "aws"), since)
-    except JobGoneError:
-        OUTPUT.say(deleted_job_message(outputs["runId"], job, outputs["trainingNamespace"]))
-        return 0
-    if late := read_changed_settings(_deployment(stack)):
-        OUTPUT.say(late)
-    return code
-
-
-def _check_pools(stack: str, deployment: dict[str, Any]) -> dict[str, str]:
-    """Report differences between the pools and the state; see `pool_drift.check_pools`.
-
-    Raises:
-        PoolDeletingError: A pool of the stack file is being deleted.
-    """
-    resources: list[dict[str, Any]] = deployment.get("resources") or []
-    outputs: dict[str, Any] = next((each["outputs"] for each in resources if "outputs" in each), {})
-    if "clusterName" not in outputs:
-        return {}
-    with tempfile.TemporaryDirectory() as directory:
-        return check_pools(
-            lambda: kubeconfigs.connect(str(_kubeconfig(outputs, Path(directory))), None, RETRY)[0],
-            deployment,
-            read(find(stack))["config"],
-            OUTPUT.say,
-        )
+    return deployed
 
 
 def preview(stack: str) -> str | None:
     """Preview an `up` against the stack's state. Return why there is no preview, else None.
 
     Raises:
-        RefusedError: The value of a fixed setting changed.
+        CommandError: The value of a fixed setting changed.
         EngineError: The preview failed.
-        PoolDeletingError: A pool of the stack file is being deleted.
+        CommandError: A pool of the stack file is being deleted.
     """
-    use_profile(stack)
     try:
-        sign_in.check(stack)
-        deployment = _deployment(stack)
+        deployed = AwsStack.open(stack)
+        deployment = deployed.deployment()
         if not any(each.get("custom") for each in deployment.get("resources") or []):
             return "the stack has no resources yet"
     except EngineError as error:
         return str(error)
     program.check(stack, "--deployed")
     pulumi_cli.unlock(stack, deployment)
-    _check_pools(stack, deployment)
+    check_deployed_pools(deployed, deployment, read(find(stack))["config"])
     OUTPUT.say(f"stack {stack}: the plan of an up against its state")
     pulumi_cli.run(stack, "preview")
     return None
@@ -187,9 +154,7 @@ def drift(stack: str, events: Path) -> None:
     Raises:
         EngineError: There is no such stack, or its resources can't be read.
     """
-    use_profile(stack)
-    sign_in.check(stack)
-    pulumi_cli.unlock(stack, _deployment(stack))
+    pulumi_cli.unlock(stack, AwsStack.open(stack).deployment())
     arguments = (*PREVIEW, EVENT_LOG, str(events))
     pulumi_cli.run(
         stack, "refresh", *arguments, label="drift", choose=errors_only, variables=EVENT_LOG_VARIABLES
@@ -200,11 +165,9 @@ def delete_data(stack: str, confirmed: str) -> int:
     """Delete the data that an earlier destroy kept, without a cluster.
 
     Raises:
-        ProtectedDataError: No data is kept, the stack is up, or `confirmed` is not its name.
+        CommandError: No data is kept, the stack is up, or `confirmed` is not its name.
     """
-    use_profile(stack)
-    sign_in.check(stack)
-    pulumi_cli.open_log("delete-data", stack)
+    AwsStack.open(stack).open_log("delete-data")
     exported = pulumi_cli.query(stack, "export")
     deployment = exported.get("deployment") or {}
     found = check_deletion(deployment, stack, "aws", confirmed)
@@ -219,24 +182,17 @@ def delete_data(stack: str, confirmed: str) -> int:
     return 0
 
 
-def _deployment(stack: str) -> dict[str, Any]:
-    """Return the state of the stack."""
-    deployment: dict[str, Any] = pulumi_cli.query(stack, "export").get("deployment") or {}
-    return deployment
-
-
 def down(stack: str, keep_data: bool = False) -> int:
     """Run `pulumi destroy` with a refresh. Objects of a deleted cluster are removed from the state.
 
     Raises:
-        ProtectedDataError: The stack has protected data and `keep_data` is not set, or the opposite.
+        CommandError: The stack has protected data and `keep_data` is not set, or the opposite.
     """
-    use_profile(stack)
-    sign_in.check(stack)
-    pulumi_cli.open_log("down", stack)
-    deployment = _deployment(stack)
+    deployed = AwsStack.open(stack)
+    deployed.open_log("down")
+    deployment = deployed.deployment()
     pulumi_cli.unlock(stack, deployment)
-    outputs = _outputs(stack)
+    outputs = deployed.outputs()
     kept = check(deployment, stack, "aws", keep_data)
     gone = "clusterName" in outputs and is_gone(outputs["clusterName"], outputs["region"])
     variables = {FORGET_UNREACHABLE: "true"} if gone else {}
@@ -249,39 +205,3 @@ def down(stack: str, keep_data: bool = False) -> int:
     )
     OUTPUT.say(f"stack {stack} is destroyed{data}")
     return 0
-
-
-def submit(stack: str, minimum: int, maximum: int) -> int:
-    """Start another run on the stack's cluster with its launcher manifest."""
-    use_profile(stack)
-    sign_in.check(stack)
-    pulumi_cli.open_log("submit", stack)
-    outputs = _outputs(stack)
-    with tempfile.TemporaryDirectory() as directory:
-        kubeconfig = _kubeconfig(outputs, Path(directory))
-        job = start_run(outputs, minimum, maximum, {**os.environ, "KUBECONFIG": str(kubeconfig)})
-        OUTPUT.say(f"started {job}")
-        # Not the kubeconfig of this command, which ends with it.
-        again = f"kubectl logs -n {outputs['trainingNamespace']} -f job/{job}"
-        return _follow(stack, outputs, job, kubeconfig, again)
-
-
-def check_nodes(stack: str, pool: str) -> int:
-    """Check the nodes of a pool on the stack's cluster."""
-    use_profile(stack)
-    sign_in.check(stack)
-    outputs = _outputs(stack)
-    with tempfile.TemporaryDirectory() as directory:
-        kubeconfig = _kubeconfig(outputs, Path(directory))
-        checks = NodeChecks(kubeconfig, None, outputs["trainingNamespace"], OUTPUT.say)
-        return checks.run(pool)
-
-
-def check_fabric(stack: str, pool: str, nodes: int) -> int:
-    """Measure the network between nodes of a pool on the stack's cluster."""
-    use_profile(stack)
-    sign_in.check(stack)
-    outputs = _outputs(stack)
-    with tempfile.TemporaryDirectory() as directory:
-        kubeconfig = _kubeconfig(outputs, Path(directory))
-        return FabricCheck(kubeconfig, None, outputs["trainingNamespace"], OUTPUT.say).run(pool, nodes)

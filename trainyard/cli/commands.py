@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from local.cluster.kubeconfig import current_context
 from local.cluster.namespaces import enter_prefix
@@ -20,7 +21,8 @@ from local.guard import cloud_environment, refuse_foreign
 from local.home import Home
 from local.nodes.images import preload_library
 from local.tools import OPTIONAL_TOOLS, ensure, module_directory
-from trainyard.cli import aws_commands, program
+from trainyard.cli import aws_commands, program, runs
+from trainyard.cli.aws_commands import AwsStack
 from trainyard.cli.command_lock import turn
 from trainyard.cli.deleted_cluster import CLUSTER, FORGET_UNREACHABLE, gone_cluster
 from trainyard.cli.drift import (
@@ -33,27 +35,24 @@ from trainyard.cli.drift import (
     find_drift,
 )
 from trainyard.cli.engine import ROOT, Engine, end_leftovers, state_file
-from trainyard.cli.engine_run import Interrupted
+from trainyard.cli.errors import CommandError
 from trainyard.cli.existing_resources import gives_cluster, with_given
-from trainyard.cli.fabric_check import FabricCheck
-from trainyard.cli.follow import Follower, JobGoneError, Run
+from trainyard.cli.follow import JobGoneError
 from trainyard.cli.make_variables import user_command, user_variable
-from trainyard.cli.model import fetch_model
-from trainyard.cli.next_steps import (
-    kubectl,
-    local_command,
-    places,
-    removed_context,
-    run_end,
-    shown,
-    unwatched,
-)
-from trainyard.cli.node_checks import NodeChecks
+from trainyard.cli.next_steps import kubectl, local_command, places, removed_context, shown
 from trainyard.cli.output import OUTPUT
 from trainyard.cli.pending_operations import identities
-from trainyard.cli.pool_drift import RETRY, check_pools, refresh_targets
+from trainyard.cli.pool_checks import FabricCheck, NodeChecks
+from trainyard.cli.pool_drift import check_deployed_pools, refresh_targets
 from trainyard.cli.protected_data import EXCEPT_DATA, check, check_deletion, with_deletion_allowed
-from trainyard.cli.runs import no_run, start_run
+from trainyard.cli.runs import (
+    DeployedStack,
+    deleted_job_message,
+    fetch_model,
+    follow_run,
+    no_run,
+    read_changed_settings,
+)
 from trainyard.cli.stack_file import (
     Sources,
     cluster_name,
@@ -62,13 +61,7 @@ from trainyard.cli.stack_file import (
     with_sources,
     write,
 )
-from trainyard.cli.summary import RunSummary
 from trainyard.cli.sweep import stack_tags, sweep
-from trainyard.cli.up_messages import (
-    deleted_job_message,
-    read_changed_settings,
-)
-from trainyard.k8s import kubeconfig as kubeconfigs
 from trainyard.k8s import names
 from trainyard.stack_files import StackFileError, find, read
 
@@ -76,61 +69,59 @@ from trainyard.stack_files import StackFileError, find, read
 ENTERED = "TRAINYARD_ENTERED"
 
 
-class DeployError(Exception):
-    """An error that the user must know or correct, in one line."""
-
-
 def say(line: str) -> None:
     """Print a line at once, also into a pipe."""
     OUTPUT.say(line)
 
 
-def _open_log(home: Home, command: str, stack: str) -> None:
-    """Keep all lines of a command in a file, whose path is printed."""
-    path = home.logs / "commands" / f"{command}-{stack}.log"
-    OUTPUT.open_log(path, shown(path))
-
-
 def up(stack: str, cloud: str) -> int:
     """Deploy the stack, follow its run to the end, and print where everything is. Return the exit code."""
+    since = time.time()
     if cloud == "aws":
-        return aws_commands.up(stack)
-    started, since = time.monotonic(), time.time()
+        deployed = aws_commands.up(stack)
+        late = read_changed_settings(deployed.deployment())
+        return _follow_up(deployed, deployed.outputs(), late, f"stack {stack} is up", since)
     document = read(find(stack))
     refuse_foreign(os.environ)
     program.check(stack)
     with turn(Home().root / "stacks", say):
         home = start_local_cloud(document)
-        _open_log(home, "up", stack)
         deploying = time.monotonic()
-        session = _Session.open(home, stack)
+        session = LocalStack.open(home, stack)
+        session.open_log("up")
         session.recover()
         document = with_given(document, say)
-        settings = for_local_cloud(document, pinned_sources(document), session.cloud["deployerArn"])
+        settings = for_local_cloud(document, pinned_sources(document), session.record["deployerArn"])
         session.check(settings)
-        missing = session.check_pools(settings)
+        missing = check_deployed_pools(session, session.deployment(), settings["config"])
         write(settings, session.engine.config_file)
         if missing:
             # The engine creates again what is not in the state.
             targets = refresh_targets(missing)
             session.engine.run("refresh", "--yes", "--skip-preview", "--suppress-outputs", *targets)
         session.engine.run("up", "--yes", "--skip-preview", "--suppress-outputs")
-        outputs = session.engine.outputs()
-        late = read_changed_settings(session.engine.deployment())
+        outputs, late = session.outputs(), read_changed_settings(session.deployment())
     up_line = f"stack {stack} is up after {time.monotonic() - deploying:.0f} s"
-    if outputs.get("launcherJobName") is None:
-        say(f"{up_line}; {no_run(stack, cloud, outputs)}")
+    return _follow_up(session, outputs, late, up_line, since)
+
+
+def _follow_up(
+    stack: DeployedStack, outputs: Mapping[str, Any], late: str | None, up_line: str, since: float
+) -> int:
+    """Follow the run of a stack that was just deployed, if its settings name one. Return the exit code."""
+    job = outputs.get("launcherJobName")
+    if job is None:
+        say(f"{up_line}; {no_run(stack.name, stack.cloud, outputs)}")
         return 0
     say(f"{up_line}; following run {outputs['runId']}")
-    again = user_command("up", stack, "local")
     try:
-        code = session.follow(outputs, outputs["launcherJobName"], outputs["runId"], again, since)
+        code = follow_run(stack, outputs, job, user_command("up", stack.name, stack.cloud), since)
     except JobGoneError:
-        say(deleted_job_message(outputs["runId"], outputs["launcherJobName"], outputs["trainingNamespace"]))
+        say(deleted_job_message(outputs["runId"], job, outputs["trainingNamespace"]))
         return 0
     if late:
         say(late)
-    say(f"all: {time.monotonic() - started:.0f} s")
+    say(f"all: {time.time() - since:.0f} s")
     return code
 
 
@@ -140,8 +131,8 @@ def down(stack: str, cloud: str, keep_data: bool = False) -> int:
     With `keep_data` the stack's protected data stays, and the local cloud with it.
 
     Raises:
-        DeployError: There is no such stack, and others are up.
-        ProtectedDataError: The stack has protected data and `keep_data` is not set, or the opposite.
+        CommandError: There is no such stack, and others are up.
+        CommandError: The stack has protected data and `keep_data` is not set, or the opposite.
     """
     if cloud == "aws":
         return aws_commands.down(stack, keep_data)
@@ -154,8 +145,8 @@ def down(stack: str, cloud: str, keep_data: bool = False) -> int:
 def _down(home: Home, stack: str, keep_data: bool) -> int:
     if _join(home):
         _refuse_unknown(home, stack)
-        _open_log(home, "down", stack)
-        session = _Session.open(home, stack)
+        session = LocalStack.open(home, stack)
+        session.open_log("down")
         before = current_context(home.kubeconfig)
         refreshed = session.recover()
         kept: list[str] = []
@@ -226,15 +217,15 @@ def _preview_running(stack: str, document: Mapping[str, Any]) -> str | None:
         return "the local cloud is not running"
     # Another command may be writing the state. Wait for it.
     with turn(home.root / "stacks", say):
-        session = _Session.open(home, stack)
+        session = LocalStack.open(home, stack)
         if not session.is_up():
             return "the stack is not up on this local cloud"
         session.engine.wait_for_other(say)
         if session.engine.was_interrupted():
             say(f"stack {stack}: an earlier command was killed, so this plan may lack some of its resources")
-        settings = for_local_cloud(with_given(document, say), sources, session.cloud["deployerArn"])
+        settings = for_local_cloud(with_given(document, say), sources, session.record["deployerArn"])
         file = session.check(settings)
-        session.check_pools(settings)
+        check_deployed_pools(session, session.deployment(), settings["config"])
         say(f"stack {stack}: the plan of an up against its state")
         session.engine.run("preview", "--suppress-outputs", config_file=file)
     return None
@@ -244,7 +235,7 @@ def drift(stack: str, cloud: str) -> int:
     """Report what was changed or deleted outside of Pulumi, and return EXIT_DRIFT if there is something.
 
     Raises:
-        DeployError: The stack is not up.
+        CommandError: The stack is not up.
         EngineError: Its resources can't be read.
     """
     with tempfile.TemporaryDirectory() as directory:
@@ -273,7 +264,7 @@ def delete_data(stack: str, cloud: str, confirmed: str) -> int:
     """Delete the data that an earlier `down` kept, without a cluster.
 
     Raises:
-        ProtectedDataError: No data is kept, the stack is up, or `confirmed` is not its name.
+        CommandError: No data is kept, the stack is up, or `confirmed` is not its name.
     """
     if cloud == "aws":
         return aws_commands.delete_data(stack, confirmed)
@@ -281,10 +272,10 @@ def delete_data(stack: str, cloud: str, confirmed: str) -> int:
     refuse_foreign(os.environ, home)
     with turn(home.root / "stacks", say):
         if not _join(home):
-            raise DeployError(f"stack {stack}: the local cloud is not running, and its data ended with it")
+            raise CommandError(f"stack {stack}: the local cloud is not running, and its data ended with it")
         _refuse_unknown(home, stack)
-        _open_log(home, "delete-data", stack)
-        session = _Session.open(home, stack)
+        session = LocalStack.open(home, stack)
+        session.open_log("delete-data")
         session.recover()
         found = check_deletion(session.engine.deployment(), stack, "local", confirmed)
         session.engine.edit(with_deletion_allowed)
@@ -299,58 +290,49 @@ def submit(stack: str, cloud: str, minimum: int, maximum: int) -> int:
     """Start another run with the stack's launcher manifest and follow it."""
     if not 1 <= minimum <= maximum:
         least, most = user_variable("MIN", str(minimum)), user_variable("MAX", str(maximum))
-        raise DeployError(
+        raise CommandError(
             f"{least} {most}: {user_variable('MIN')} must be at least 1 and not above {user_variable('MAX')}"
         )
-    if cloud == "aws":
-        return aws_commands.submit(stack, minimum, maximum)
-    session = _running(stack)
-    home, outputs = session.home, session.engine.outputs()
-    _open_log(home, "submit", stack)
-    kubeconfig = home.cluster(outputs["clusterName"]) / "admin.kubeconfig"
-    job = start_run(outputs, minimum, maximum, {**session.engine.environment, "KUBECONFIG": str(kubeconfig)})
-    say(f"started {job}")
-    shows = f"{kubectl(home, outputs['clusterName'])} logs -n {outputs['trainingNamespace']} -f job/{job}"
-    return session.follow(outputs, job, job.removeprefix(names.LAUNCHER_JOB_PREFIX), shows)
+    return runs.submit(_deployed(stack, cloud), minimum, maximum)
 
 
 def check_nodes(stack: str, cloud: str, pool: str) -> int:
     """Check each node of a pool. Return 0 if at least one was checked and all checked ones are fit."""
-    if cloud == "aws":
-        return aws_commands.check_nodes(stack, pool)
-    session = _running(stack)
-    outputs = session.engine.outputs()
-    kubeconfig, context = session.home.kubeconfig, outputs["clusterName"]
-    return NodeChecks(kubeconfig, context, outputs["trainingNamespace"], say).run(pool)
+    deployed = _deployed(stack, cloud)
+    outputs = deployed.outputs()
+    with deployed.kubeconfig(outputs) as kubeconfig:
+        return NodeChecks(kubeconfig, outputs["trainingNamespace"], say).run(pool)
 
 
 def check_fabric(stack: str, cloud: str, pool: str, nodes: int) -> int:
     """Measure the network between nodes of a pool. Return the exit code of `trainer.fabric_check`."""
-    if cloud == "aws":
-        return aws_commands.check_fabric(stack, pool, nodes)
-    session = _running(stack)
-    outputs = session.engine.outputs()
-    kubeconfig, context = session.home.kubeconfig, outputs["clusterName"]
-    return FabricCheck(kubeconfig, context, outputs["trainingNamespace"], say).run(pool, nodes)
+    deployed = _deployed(stack, cloud)
+    outputs = deployed.outputs()
+    with deployed.kubeconfig(outputs) as kubeconfig:
+        return FabricCheck(kubeconfig, outputs["trainingNamespace"], say).run(pool, nodes)
 
 
-def _running(stack: str) -> _Session:
+def _deployed(stack: str, cloud: str) -> DeployedStack:
+    return AwsStack.open(stack) if cloud == "aws" else _running(stack)
+
+
+def _running(stack: str) -> LocalStack:
     """Return the session of a stack that is up on this machine's local cloud.
 
     Raises:
-        DeployError: The stack is not up.
+        CommandError: The stack is not up.
         StackFileError: It has no stack file either, so that the name may be mistyped.
     """
     home = Home()
     if not _join(home):
         find(stack)
-        raise DeployError(
+        raise CommandError(
             f"stack {stack} is not up on this machine; `{user_command('up', stack, 'local')}` starts it"
         )
-    session = _Session.open(home, stack)
+    session = LocalStack.open(home, stack)
     if not session.is_up():
         find(stack)
-        raise DeployError(f"stack {stack} is not up; `{user_command('up', stack, 'local')}` deploys it")
+        raise CommandError(f"stack {stack} is not up; `{user_command('up', stack, 'local')}` deploys it")
     return session
 
 
@@ -358,7 +340,7 @@ def start_local_cloud(document: Mapping[str, Any]) -> Home:
     """Build what is missing for this stack file, and start the local cloud unless it runs.
 
     Raises:
-        DeployError: It did not start. The reason has been printed.
+        CommandError: It did not start. The reason has been printed.
     """
     refuse_foreign(os.environ)
     home = Home()
@@ -367,7 +349,7 @@ def start_local_cloud(document: Mapping[str, Any]) -> Home:
     if runs_trainjobs(document):
         ensure(OPTIONAL_TOOLS, home)
     if ENTERED not in os.environ and _local("up") != 0:
-        raise DeployError("the local cloud did not start; see above")
+        raise CommandError("the local cloud did not start; see above")
     _enter(home)
     return home
 
@@ -411,14 +393,14 @@ def _join(home: Home) -> bool:
 def _up(home: Home) -> list[str]:
     """Return the stacks that are up on the running local cloud."""
     names = sorted(file.name.split(".")[1] for file in (home.root / "stacks").glob("Pulumi.*.yaml"))
-    return [name for name in names if _Session.open(home, name).is_up()]
+    return [name for name in names if LocalStack.open(home, name).is_up()]
 
 
 def _refuse_unknown(home: Home, stack: str) -> None:
     """Refuse a stack that was never on this machine while others are up: the name may be mistyped.
 
     Raises:
-        DeployError: There is no such stack.
+        CommandError: There is no such stack.
     """
     directory = home.root / "stacks"
     # The copy of a stack file outlives the stack, so that `down` can be called again.
@@ -426,26 +408,27 @@ def _refuse_unknown(home: Home, stack: str) -> None:
         return
     others = _up(home)
     if others:
-        raise DeployError(
+        raise CommandError(
             f"there is no stack {stack} on this local cloud, and nothing was changed; up there: {', '.join(others)}"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Session:
+class LocalStack:
     """One stack on the running local cloud."""
 
     home: Home
-    cloud: dict[str, Any]
+    record: dict[str, Any]
     engine: Engine
+    cloud: ClassVar[str] = "local"
 
     @classmethod
-    def open(cls, home: Home, stack: str) -> _Session:
+    def open(cls, home: Home, stack: str) -> LocalStack:
         variables = cloud_environment(home)
         # For the SDKs in this process, too; and past a proxy of the environment, since all of it is on this machine.
         os.environ.update(variables)
-        cloud = json.loads(home.cloud_file.read_text())
-        return cls(home=home, cloud=cloud, engine=Engine(home.root, stack, variables))
+        record = json.loads(home.cloud_file.read_text())
+        return cls(home=home, record=record, engine=Engine(home.root, stack, variables))
 
     @property
     def _mark(self) -> Path:
@@ -454,14 +437,14 @@ class _Session:
 
     def is_up(self) -> bool:
         """Return whether the stack has resources on this local cloud. Those of an earlier one ended with it."""
-        here = self._mark.exists() and self._mark.read_text() == self.cloud["generation"]
+        here = self._mark.exists() and self._mark.read_text() == self.record["generation"]
         return here and self.engine.has_resources()
 
     def recover(self) -> bool:
         """Make the state of the stack usable after the end of another local cloud or a killed run. Return whether this
         refreshed it.
         """
-        mark, current = self._mark, self.cloud["generation"]
+        mark, current = self._mark, self.record["generation"]
         if self.engine.restore_state():
             say(
                 f"stack {self.engine.stack}: a full disk cut off its state; continuing from the last complete one"
@@ -486,7 +469,7 @@ class _Session:
         )
         self.engine.cancel()
         self.engine.begin_recovery()
-        account, region = self.cloud["accountId"], self._region()
+        account, region = self.record["accountId"], self._region()
         adopted = dict(identities(self.engine.deployment(), account, region, self._released))
         for urn, identity in adopted.items():
             say(f"taking over {urn.rpartition('::')[2]} ({identity}), which was being created")
@@ -499,30 +482,12 @@ class _Session:
         """Check the settings against the stack's state, and return the file with the settings.
 
         Raises:
-            RefusedError: The value of a fixed setting changed.
+            CommandError: The value of a fixed setting changed.
         """
         file = self.home.root / "asked" / f"Pulumi.{self.engine.stack}.yaml"
         write(settings, file)
         program.check(self.engine.stack, "--file", str(file), "--state", str(self.engine.state_file))
         return file
-
-    def check_pools(self, settings: Mapping[str, Any]) -> dict[str, str]:
-        """Report differences between the pools and the state; see `pool_drift.check_pools`.
-
-        Raises:
-            PoolDeletingError: A pool of the stack file is being deleted.
-        """
-        deployment = self.engine.deployment()
-        clusters = [str(each["id"]) for each in deployment.get("resources") or [] if each["type"] == CLUSTER]
-        if not clusters:
-            return {}
-        file = str(self.home.kubeconfig)
-        return check_pools(
-            lambda: kubeconfigs.connect(file, clusters[0], RETRY)[0],
-            deployment,
-            settings["config"],
-            say,
-        )
 
     def sweep(self) -> None:
         """Remove what the stack left in the account. On an existing cluster this is limited to the stack's own tags."""
@@ -540,7 +505,7 @@ class _Session:
         return config
 
     def _region(self) -> str:
-        return str(self._config().get("aws:region", self.cloud["region"]))
+        return str(self._config().get("aws:region", self.record["region"]))
 
     def _released(self, namespace: str, name: str) -> bool:
         """Return whether Helm finished a release that the engine did not record. A deleted cluster has none."""
@@ -552,36 +517,43 @@ class _Session:
         answer = subprocess.run(words, env=self.engine.environment, capture_output=True, text=True)
         return answer.returncode == 0 and json.loads(answer.stdout)["info"]["status"] == "deployed"
 
-    def follow(
-        self, outputs: Mapping[str, Any], job: str, run_id: str, again: str, since: float | None = None
-    ) -> int:
-        """Follow one run and print how it ended and where its results are. Return the exit code.
+    @property
+    def name(self) -> str:
+        """The stack's name."""
+        return self.engine.stack
 
-        Args:
-            outputs: The stack's outputs.
-            job: The name of the launcher's Job.
-            run_id: The run.
-            again: The command that shows the run.
-            since: Seconds since the epoch. Of a run that succeeded before, only the result is printed.
-        """
-        run = Run(namespace=outputs["trainingNamespace"], launcher_job=job, run_id=run_id)
-        stack, context = self.engine.stack, outputs["clusterName"]
-        summary = RunSummary()
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables for programs that call its cluster."""
+        return self.engine.environment
 
-        def show(line: str) -> None:
-            OUTPUT.detail(line, summary.lines(line))
+    def outputs(self) -> dict[str, Any]:
+        """Return its outputs."""
+        return self.engine.outputs()
 
-        try:
-            with OUTPUT.stage(f"run {run_id}", summary.status):
-                result = Follower(self.home.kubeconfig, context, show).follow(run, since)
-        except KeyboardInterrupt:
-            raise Interrupted(unwatched(stack, "local", run_id, again)) from None
-        say(run_end(stack, "local", run_id, result))
-        if result.succeeded:
-            target = self.home.root / "models" / stack / run_id
+    def deployment(self) -> dict[str, Any]:
+        """Return its state."""
+        return self.engine.deployment()
+
+    def kubeconfig(self, outputs: Mapping[str, Any]) -> contextlib.AbstractContextManager[Path]:
+        """Return a kubeconfig for its cluster only."""
+        return contextlib.nullcontext(self.home.cluster(outputs["clusterName"]) / "admin.kubeconfig")
+
+    def kubectl(self, outputs: Mapping[str, Any]) -> str:
+        """Return the user's command for its cluster."""
+        return kubectl(self.home, outputs["clusterName"])
+
+    def show_results(self, outputs: Mapping[str, Any], run_id: str, *, succeeded: bool) -> None:
+        """Fetch the model of a run that succeeded, and print where everything is."""
+        if succeeded:
+            target = self.home.root / "models" / self.name / run_id
             uri = f"{outputs['modelUri'].rstrip('/')}/{run_id}/{names.MODEL_FILE}"
             fetch_model(uri, outputs["region"], target)
             say(f"model:      {shown(target / names.MODEL_FILE)}  (copy of {uri})")
-        for line in places(self.home, context, run.namespace):
+        for line in places(self.home, outputs["clusterName"], outputs["trainingNamespace"]):
             say(line)
-        return 0 if result.succeeded else 1
+
+    def open_log(self, command: str) -> None:
+        """Keep all lines of a command in a file, whose path is printed."""
+        path = self.home.logs / "commands" / f"{command}-{self.name}.log"
+        OUTPUT.open_log(path, shown(path))

@@ -13,19 +13,10 @@ from local.guard import ForeignCloudError, NotRunningError
 from local.home import CHECKOUT, Home
 from local.tools import ToolError
 from trainyard.cli import commands
-from trainyard.cli.commands import DeployError
-from trainyard.cli.engine import EngineError
 from trainyard.cli.engine_run import Interrupted
-from trainyard.cli.existing_resources import GivenError
-from trainyard.cli.follow import FollowError
-from trainyard.cli.make_variables import AnswerError, is_yes, nodes
-from trainyard.cli.model import ModelError
-from trainyard.cli.node_checks import CheckError
+from trainyard.cli.errors import CommandError
+from trainyard.cli.make_variables import is_yes, nodes
 from trainyard.cli.output import OUTPUT
-from trainyard.cli.pool_drift import PoolDeletingError
-from trainyard.cli.program import RefusedError
-from trainyard.cli.protected_data import ProtectedDataError
-from trainyard.cli.runs import RunError
 from trainyard.cli.stack_file import check_name
 from trainyard.k8s.client import ApiUnavailable
 from trainyard.stack_files import StackFileError
@@ -42,24 +33,7 @@ LOCAL_COMMANDS = {"status": ("local", "status"), "logs": ("local", "logs")}
 # Variables with a path, which is relative to the user's working directory. Most child processes run in the checkout.
 PATHS = ("TRAINYARD_HOME", "TRAINYARD_CACHE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 # A user error ends in one line and exit code 1.
-EXPECTED = (
-    AnswerError,
-    CheckError,
-    DeployError,
-    EngineError,
-    FollowError,
-    GivenError,
-    ProtectedDataError,
-    ModelError,
-    PoolDeletingError,
-    RefusedError,
-    RunError,
-    StackFileError,
-    ForeignCloudError,
-    NotRunningError,
-    ToolError,
-    ApiUnavailable,
-)
+EXPECTED = (CommandError, StackFileError, ForeignCloudError, NotRunningError, ToolError, ApiUnavailable)
 
 
 def message(error: OSError) -> str:

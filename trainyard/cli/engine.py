@@ -19,6 +19,7 @@ from local.home import Home, write_atomically
 from trainyard.cli.disk_space import WholeState
 from trainyard.cli.engine_run import Interrupted, run_command
 from trainyard.cli.engine_session import Session, end_recorded
+from trainyard.cli.errors import CommandError
 from trainyard.cli.next_steps import stopped
 from trainyard.cli.output import OUTPUT
 from trainyard.cli.pending_operations import with_adopted
@@ -34,7 +35,7 @@ NO_SPACE = os.strerror(errno.ENOSPC).lower()
 _NOT_INHERITED = ("PULUMI_", "AWS_", "TRAINYARD_LOCAL_CLOUD", "TRAINYARD_EMULATOR_TOKEN")
 
 
-class EngineError(Exception):
+class EngineError(CommandError):
     """A pulumi command failed. Its output has already been shown."""
 
 

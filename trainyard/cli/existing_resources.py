@@ -1,40 +1,61 @@
 """Create what a stack file names as existing, on the local cloud. `with_given` is the entry point.
 
-These are a VPC with its subnets and routes, a cluster (`existing_cluster.py`), its administrators
-(`administrators.py`), capacity reservations, snapshots, and a file system. The id in the stack file is in the tag
-`GIVEN_TAG` of each, so that the next `up` finds it. They last as long as the local cloud, beyond the stack.
+These are a VPC with its subnets and routes, a cluster with system nodes, a cluster's administrators, capacity
+reservations, snapshots, and a file system. The id in the stack file is in the tag `GIVEN_TAG` of each, so that the next
+`up` finds it. They last as long as the local cloud, beyond the stack.
 """
 
 from __future__ import annotations
 
 import copy
 import ipaddress
+import json
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, Final
 
 import boto3
 from botocore.exceptions import ClientError
 
-from trainyard.cli.administrators import give_people
-from trainyard.cli.existing_cluster import GIVEN_TAG, Clients, GivenClusterError, give_cluster
+from trainyard.cli.errors import CommandError
 from trainyard.cli.next_steps import made_here
 
+GIVEN_TAG = "trainyard.dev/given"
 GIVEN_CIDR = "10.80.0.0/16"
-SUBNET_PREFIX = 20
+SUBNET_PREFIX, CONTROL_PLANE_PREFIX = 20, 28
 DEFAULT_BLOCK = timedelta(days=14)
 LONGEST_BLOCK_HOURS = 182 * 24
 SNAPSHOT_GIB = 100
 REGION = r"[a-z]{2}(-[a-z]+)+-[0-9]"
 CLUSTER_NAME = r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}"
+PRINCIPAL: Final = re.compile(
+    r"arn:aws[a-z-]*:iam::(?P<account>[0-9]{12}):(?P<kind>user|role)(?P<path>/(?:[!-~]+/)?)(?P<name>[\w+=,.@-]{1,64})",
+    re.ASCII,
+)
+# What a node group needs beside a role (https://docs.aws.amazon.com/eks/latest/userguide/create-node-role.html).
+NODE_POLICIES = ("AmazonEKSWorkerNodePolicy", "AmazonEKS_CNI_Policy", "AmazonEC2ContainerRegistryPullOnly")
+CLUSTER_POLICIES = ("AmazonEKSClusterPolicy",)
+# The configuration for clusters with GPU nodes (github.com/aws/eks-node-monitoring-agent, dcgmAgent.tolerations).
+ADDONS: dict[str, dict[str, str]] = {
+    "vpc-cni": {},
+    "kube-proxy": {},
+    "coredns": {},
+    "eks-node-monitoring-agent": {
+        "configurationValues": '{"dcgmAgent": {"tolerations": [{"operator": "Exists"}]}}'
+    },
+}
+# On an existing cluster the drivers are its owner's.
+FSX_ADDON = "aws-fsx-csi-driver"
+NODE_GROUP = "system"
+# Two, since each copy of Karpenter asks for a node of its own.
+NODES, NODE_TYPE = 2, "m6i.large"
+CREATION_SECONDS, POLL_SECONDS = 120.0, 0.5
+STS_AUDIENCE = "sts.amazonaws.com"
 
 Document = dict[str, Any]
-
-
-class GivenError(Exception):
-    """The emulated account refused to create what the stack file names as existing."""
 
 
 def with_given(document: Mapping[str, Any], say: Callable[[str], None]) -> Document:
@@ -43,7 +64,7 @@ def with_given(document: Mapping[str, Any], say: Callable[[str], None]) -> Docum
     Invalid settings are not changed: the program reports them with all other errors.
 
     Raises:
-        GivenError: The account refused to create something.
+        CommandError: The account refused to create something, or another stack has a cluster of this name.
     """
     result = copy.deepcopy(dict(document))
     config = result["config"]
@@ -53,9 +74,7 @@ def with_given(document: Mapping[str, Any], say: Callable[[str], None]) -> Docum
     try:
         _replace(config, region, say)
     except ClientError as error:
-        raise GivenError(f"what the stack file says is given can't be made here: {error}") from error
-    except GivenClusterError as error:
-        raise GivenError(str(error)) from error
+        raise CommandError(f"what the stack file says is given can't be made here: {error}") from error
     return result
 
 
@@ -66,14 +85,23 @@ def gives_cluster(config: Mapping[str, Any]) -> bool:
 
 
 def _replace(config: Document, region: str, say: Callable[[str], None]) -> None:
-    given = _Given(boto3.client("ec2", region_name=region), boto3.client("fsx", region_name=region), say)
-    if not gives_cluster(config) and (cluster := _at(config, "trainyard:cluster")):
-        account = boto3.client("sts", region_name=region).get_caller_identity()["Account"]
-        give_people(cluster, boto3.client("iam", region_name=region), account, say)
-    network = config.get("trainyard:network")
-    if isinstance(network, dict) and network.get("vpcId"):
+    given = _Given(region, say)
+    lustre = _at(config, "trainyard:storage", "lustre")
+    if not gives_cluster(config):
+        given.administrators(_at(config, "trainyard:cluster").get("administrators"))
+    network = _at(config, "trainyard:network")
+    if network.get("vpcId"):
         given.network(network)
-        _cluster(config, network, region, say)
+        cluster, private = _at(config, "trainyard:cluster", "existing"), network.get("privateSubnetIds")
+        name = cluster.get("name")
+        if (
+            isinstance(name, str)
+            and re.fullmatch(CLUSTER_NAME, name)
+            and isinstance(private, dict)
+            and private
+        ):
+            addons = {**ADDONS, FSX_ADDON: {}} if lustre else ADDONS
+            given.cluster(cluster, network["vpcId"], list(private.values()), addons)
     for pool in _mappings(config.get("trainyard:pools")):
         ids = pool.get("capacityReservationIds")
         if isinstance(ids, list) and _is_whole(pool):
@@ -81,25 +109,10 @@ def _replace(config: Document, region: str, say: Callable[[str], None]) -> None:
             given.times_of_blocks(pool)
         if isinstance(pool.get("dataSnapshotId"), str) and isinstance(pool.get("zone"), str):
             pool["dataSnapshotId"] = given.snapshot(pool)
-    lustre = _at(config, "trainyard:storage", "lustre")
-    subnet = _at(config, "trainyard:network", "privateSubnetIds").get(str(lustre.get("zone")))
+    subnet = _at(network, "privateSubnetIds").get(str(lustre.get("zone")))
     existing = _at(lustre, "existing")
     if existing.get("fileSystemId") and subnet:
         given.file_system(existing, str(subnet))
-
-
-def _cluster(config: Document, network: Mapping[str, Any], region: str, say: Callable[[str], None]) -> None:
-    existing = _at(config, "trainyard:cluster", "existing")
-    private = network.get("privateSubnetIds")
-    named = isinstance(existing.get("name"), str) and re.fullmatch(CLUSTER_NAME, existing["name"])
-    if named and isinstance(private, dict) and private:
-        clients = Clients(
-            ec2=boto3.client("ec2", region_name=region),
-            eks=boto3.client("eks", region_name=region),
-            iam=boto3.client("iam", region_name=region),
-        )
-        lustre = bool(_at(config, "trainyard:storage", "lustre"))
-        give_cluster(existing, network, clients, say, lustre=lustre)
 
 
 def _mappings(value: object) -> Iterator[Document]:
@@ -137,24 +150,33 @@ def _written(moment: datetime) -> str:
 class _Given:
     """Finds or creates existing resources, and writes their ids into the settings."""
 
-    def __init__(self, ec2: Any, fsx: Any, say: Callable[[str], None]) -> None:
-        self._ec2 = ec2
-        self._fsx = fsx
+    def __init__(self, region: str, say: Callable[[str], None]) -> None:
+        self._client = partial(boto3.client, region_name=region)
+        self._ec2: Any = self._client("ec2")
+        self._fsx: Any = self._client("fsx")
         self._say = say
         given = [{"Name": "tag-key", "Values": [GIVEN_TAG]}]
         tagged = [
             (tag["ResourceId"], tag)
-            for page in ec2.get_paginator("describe_tags").paginate(
+            for page in self._ec2.get_paginator("describe_tags").paginate(
                 Filters=[{"Name": "key", "Values": [GIVEN_TAG]}]
             )
             for tag in page["Tags"]
         ] + [
             (each["CapacityReservationId"], tag)
-            for each in ec2.describe_capacity_reservations(Filters=given)["CapacityReservations"]
+            for each in self._ec2.describe_capacity_reservations(Filters=given)["CapacityReservations"]
             for tag in each["Tags"]
             if tag["Key"] == GIVEN_TAG
         ]
         self._known: dict[str, str] = {str(tag["Value"]): str(identity) for identity, tag in tagged}
+
+    @cached_property
+    def _iam(self) -> Any:
+        return self._client("iam")
+
+    @cached_property
+    def _eks(self) -> Any:
+        return self._client("eks")
 
     def _once(self, given: str, kind: str, make: Callable[[list[Document]], str]) -> str:
         """Return the id of the resource for an id of the stack file. `make` creates it with the tags."""
@@ -164,7 +186,7 @@ class _Given:
         return self._known[given]
 
     def network(self, network: Document) -> None:
-        """Return a VPC with the subnets of the settings, and one more for the gateways if there is no public subnet."""
+        """Create a VPC with the subnets of the settings, and one more for the gateways if there is no public subnet."""
         blocks = (str(each) for each in ipaddress.IPv4Network(GIVEN_CIDR).subnets(new_prefix=SUBNET_PREFIX))
         new = str(network["vpcId"]) not in self._known
         vpc = self._once(str(network["vpcId"]), "VPC", self._vpc)
@@ -271,7 +293,7 @@ class _Given:
         )["CapacityBlockOfferings"]
         there = next((each for each in offers if each["AvailabilityZone"] == pool["zone"]), None)
         if there is None:
-            raise GivenError(
+            raise CommandError(
                 f"{pool['zone']} has no {pool['instanceType']}, so that no capacity block can be given"
             )
         bought = self._ec2.purchase_capacity_block(
@@ -340,6 +362,159 @@ class _Given:
         existing["fileSystemId"] = system["FileSystemId"]
         existing["dnsName"] = system["DNSName"]
         existing["mountName"] = system["LustreConfiguration"]["MountName"]
+
+    def administrators(self, arns: object) -> None:
+        """Create the users and roles of this account. EKS requires that they exist, and refuses another path.
+
+        They have no rights in the account. EKS accepts principals of other accounts as they are.
+        """
+        found = [
+            PRINCIPAL.fullmatch(arn)
+            for arn in (arns if isinstance(arns, list) else ())
+            if isinstance(arn, str)
+        ]
+        account = self._client("sts").get_caller_identity()["Account"] if any(found) else ""
+        for each in found:
+            if each is None or each["account"] != account:
+                continue
+            tags = [{"Key": GIVEN_TAG, "Value": each[0]}]
+            try:
+                if each["kind"] == "user":
+                    self._iam.create_user(UserName=each["name"], Path=each["path"], Tags=tags)
+                else:
+                    trust = _trust(AWS=f"arn:aws:iam::{account}:root")
+                    self._iam.create_role(
+                        RoleName=each["name"], Path=each["path"], AssumeRolePolicyDocument=trust, Tags=tags
+                    )
+            except self._iam.exceptions.EntityAlreadyExistsException:
+                continue
+            self._say(made_here(f"{each['kind']} {each[0]}"))
+
+    def cluster(
+        self, existing: Document, vpc: str, private: list[str], addons: Mapping[str, Mapping[str, str]]
+    ) -> None:
+        """Create the cluster in these subnets, and write into `existing` how to reach it.
+
+        It has a control plane, an OIDC provider in IAM, add-ons and system nodes. A later call continues an
+        interrupted one.
+
+        Raises:
+            CommandError: Another stack has a cluster of this name, or the control plane did not start.
+        """
+        name = str(existing["name"])
+        tags = {GIVEN_TAG: name}
+        is_new = self._find_cluster(name) is None
+        if is_new:
+            # Its creator is its administrator, as the deployer of a stack must be.
+            self._eks.create_cluster(
+                name=name,
+                roleArn=self._role(f"given-{name}-cluster", "eks.amazonaws.com", CLUSTER_POLICIES),
+                resourcesVpcConfig={"subnetIds": self._in_two_zones(vpc, private)},
+                accessConfig={"authenticationMode": "API", "bootstrapClusterCreatorAdminPermissions": True},
+                tags=tags,
+            )
+        document = self._active_cluster(name)
+        for addon, values in addons.items():
+            try:
+                self._eks.create_addon(clusterName=name, addonName=addon, tags=tags, **values)
+            except self._eks.exceptions.ResourceInUseException:
+                continue
+        self._system_nodes(name, private, tags)
+        if is_new:
+            self._say(f"{made_here(f'cluster {name}')}, with {NODES} system nodes")
+        issuer = document["identity"]["oidc"]["issuer"]
+        existing.update(
+            endpoint=document["endpoint"],
+            certificateAuthority=document["certificateAuthority"]["data"],
+            oidcProviderArn=self._oidc_provider(issuer, name),
+            oidcIssuer=issuer,
+            securityGroupId=document["resourcesVpcConfig"]["clusterSecurityGroupId"],
+        )
+
+    def _find_cluster(self, name: str) -> Document | None:
+        """Return the cluster in the form of DescribeCluster."""
+        try:
+            found: Document = self._eks.describe_cluster(name=name)["cluster"]
+        except self._eks.exceptions.ResourceNotFoundException:
+            return None
+        if GIVEN_TAG not in (found.get("tags") or {}):
+            raise CommandError(
+                f"trainyard:cluster.existing.name: '{name}' is the cluster of a stack that is up here;"
+                " a given one must have another name"
+            )
+        return found
+
+    def _active_cluster(self, name: str) -> Document:
+        """Return the cluster when its control plane serves."""
+        deadline = time.monotonic() + CREATION_SECONDS
+        while True:
+            found = self._find_cluster(name) or {"status": "gone"}
+            if found["status"] == "ACTIVE":
+                return found
+            if found["status"] != "CREATING" or time.monotonic() > deadline:
+                issues = (found.get("health") or {}).get("issues") or [{}]
+                raise CommandError(
+                    f"given cluster {name} is {found['status']}: {issues[0].get('message', 'no reason given')}"
+                )
+            time.sleep(POLL_SECONDS)
+
+    def _oidc_provider(self, issuer: str, cluster: str) -> str:
+        """Create the OIDC provider that gives service accounts roles. Return its ARN."""
+        for each in self._iam.list_open_id_connect_providers()["OpenIDConnectProviderList"]:
+            if each["Arn"].endswith(f":oidc-provider/{issuer.removeprefix('https://')}"):
+                return str(each["Arn"])
+        made = self._iam.create_open_id_connect_provider(
+            Url=issuer, ClientIDList=[STS_AUDIENCE], Tags=[{"Key": GIVEN_TAG, "Value": cluster}]
+        )
+        return str(made["OpenIDConnectProviderArn"])
+
+    def _system_nodes(self, cluster: str, private: list[str], tags: Mapping[str, str]) -> None:
+        """Create nodes for Karpenter, the operators and the launcher."""
+        if NODE_GROUP in self._eks.list_nodegroups(clusterName=cluster)["nodegroups"]:
+            return
+        made = self._eks.create_nodegroup(
+            clusterName=cluster,
+            nodegroupName=NODE_GROUP,
+            nodeRole=self._role(f"given-{cluster}-node", "ec2.amazonaws.com", NODE_POLICIES),
+            subnets=private,
+            instanceTypes=[NODE_TYPE],
+            scalingConfig={"minSize": NODES, "maxSize": NODES, "desiredSize": NODES},
+            tags=tags,
+        )["nodegroup"]
+        for issue in made["health"]["issues"]:
+            raise CommandError(f"given cluster {cluster} has no system nodes: {issue['message']}")
+
+    def _role(self, name: str, service: str, policies: tuple[str, ...]) -> str:
+        try:
+            trust = _trust(Service=service)
+            arn = self._iam.create_role(RoleName=name, AssumeRolePolicyDocument=trust)["Role"]["Arn"]
+        except self._iam.exceptions.EntityAlreadyExistsException:
+            arn = self._iam.get_role(RoleName=name)["Role"]["Arn"]
+        for policy in policies:
+            self._iam.attach_role_policy(RoleName=name, PolicyArn=f"arn:aws:iam::aws:policy/{policy}")
+        return str(arn)
+
+    def _in_two_zones(self, vpc: str, private: list[str]) -> list[str]:
+        """Return the subnets, and one more if all are in one zone: EKS requires two zones for a control plane."""
+        there = self._ec2.describe_subnets(Filters=[{"Name": "vpc-id", "Values": [vpc]}])["Subnets"]
+        used = {each["AvailabilityZone"] for each in there if each["SubnetId"] in private}
+        if len(used) > 1:
+            return private
+        zones = [each["ZoneName"] for each in self._ec2.describe_availability_zones()["AvailabilityZones"]]
+        taken = [ipaddress.IPv4Network(each["CidrBlock"]) for each in there]
+        block = ipaddress.IPv4Network(self._ec2.describe_vpcs(VpcIds=[vpc])["Vpcs"][0]["CidrBlock"])
+        free = next(
+            each
+            for each in block.subnets(new_prefix=CONTROL_PLANE_PREFIX)
+            if not any(each.overlaps(other) for other in taken)
+        )
+        return [*private, self._subnet(vpc, next(zone for zone in zones if zone not in used), str(free), [])]
+
+
+def _trust(**principal: str) -> str:
+    """Return the document with which a principal may assume a role."""
+    statement = {"Effect": "Allow", "Principal": principal, "Action": "sts:AssumeRole"}
+    return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
 
 
 def _tagged(kind: str, tags: list[Document]) -> list[Document]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainyard.cli.errors import CommandError
 from trainyard.k8s import kubeconfig as kubeconfigs
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, ApiUnavailable, RetryPolicy
@@ -25,7 +26,7 @@ LOG_BYTES_PER_SECOND = 100_000
 LAUNCHER_LINE = re.compile(r'launcher state=(?P<state>\S+) .*?reason=(?P<reason>".*") elapsed=\d+s$')
 
 
-class FollowError(Exception):
+class FollowError(CommandError):
     """The run can't be followed: there is no such Job, or the API server does not respond."""
 
 

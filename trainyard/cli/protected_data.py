@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trainyard.cli.errors import CommandError
 from trainyard.cli.make_variables import user_command, user_variable
 
 # The names of resource types in messages. Types that only configure one of these are not listed.
@@ -31,10 +32,6 @@ WITH_CONTENT = {
 EXCEPT_DATA = ("--exclude-protected",)
 
 
-class ProtectedDataError(Exception):
-    """The command contradicts the protection of the stack's data."""
-
-
 def protected(deployment: Mapping[str, Any]) -> list[str]:
     """Return the protected resources in a state, such as `bucket models-1a2b3c4`."""
     resources = [each for each in deployment.get("resources") or [] if each.get("protect")]
@@ -48,24 +45,24 @@ def check(deployment: Mapping[str, Any], stack: str, cloud: str, keep_data: bool
     """Return the resources that a destroy must keep. `cloud` is local or aws.
 
     Raises:
-        ProtectedDataError: `keep_data` is not set and there is protected data, or it is set and there is none.
+        CommandError: `keep_data` is not set and there is protected data, or it is set and there is none.
     """
     found = protected(deployment)
     up, down, keep, delete = _commands(stack, cloud)
     variable = user_variable("KEEP_DATA")
     if found and not keep_data and not has_cluster(deployment):
-        raise ProtectedDataError(
+        raise CommandError(
             f"stack {stack}: only its data is left: {', '.join(found)}; nothing was changed. To delete the data, run "
             f"`{delete}`; to use it again, run `{up}`"
         )
     if found and not keep_data:
-        raise ProtectedDataError(
+        raise CommandError(
             f"stack {stack} protects its data: {', '.join(found)}; nothing was changed. "
             f"`{keep}` destroys all but that; to destroy it as well, set "
             f"trainyard:protectData to false, then `{up}` and `{down}`"
         )
     if keep_data and not found:
-        raise ProtectedDataError(
+        raise CommandError(
             f"stack {stack} protects no data that {variable} could keep; nothing was changed. To keep it, set "
             f"trainyard:protectData to true and `{up}` first; to destroy it, leave {variable} out"
         )
@@ -91,21 +88,21 @@ def check_deletion(deployment: Mapping[str, Any], stack: str, cloud: str, confir
     """Return the kept data to delete.
 
     Raises:
-        ProtectedDataError: There is no kept data, the stack is up, or `confirmed` is not the stack's name.
+        CommandError: There is no kept data, the stack is up, or `confirmed` is not the stack's name.
     """
     found = protected(deployment)
     _, down, keep, delete = _commands(stack, cloud)
     if not found:
-        raise ProtectedDataError(
+        raise CommandError(
             f"stack {stack}: keeps no data; nothing was changed. To destroy the stack, run `{down}`"
         )
     if has_cluster(deployment):
-        raise ProtectedDataError(
+        raise CommandError(
             f"stack {stack}: is up, so its data may be in use; nothing was changed. First destroy the rest with "
             f"`{keep}`, then run `{delete}`"
         )
     if confirmed != stack:
-        raise ProtectedDataError(
+        raise CommandError(
             f"stack {stack}: this deletes {', '.join(found)} with all content; nothing was changed. To confirm, run "
             f"`{delete}`"
         )

@@ -174,12 +174,6 @@ def replace_state(stack: str, file: Path) -> None:
         raise EngineError(f"stack {stack}: pulumi stack import: {' '.join(result.stderr.split())}")
 
 
-def open_log(command: str, stack: str) -> None:
-    """Keep all lines of a command in a file, whose path is printed."""
-    path = log_file(f"commands/{command}-{stack}.aws.log")
-    OUTPUT.open_log(path, shown(path))
-
-
 def log_file(name: str) -> Path:
     """Return the path of a log in the project's home, whose directory exists afterwards.
 

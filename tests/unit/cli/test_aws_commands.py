@@ -14,10 +14,10 @@ from types import SimpleNamespace
 import pytest
 
 from local.home import Home
-from trainyard.cli import aws_commands
+from trainyard.cli import aws_commands, commands
+from trainyard.cli.aws_commands import AwsStack
 from trainyard.cli.engine import EngineError, state_file
-from trainyard.cli.make_variables import AnswerError
-from trainyard.cli.program import RefusedError
+from trainyard.cli.errors import CommandError
 from trainyard.preflight import command
 from trainyard.preflight.__main__ import run
 
@@ -43,16 +43,19 @@ def aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_stacks_cluster_gets_a_kubeconfig_of_its_own(aws: Path, tmp_path: Path) -> None:
     aws.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/said\n')
-    file = aws_commands._kubeconfig(OUTPUTS, tmp_path)
-    assert file.parent == tmp_path
-    said = (tmp_path / "said").read_text().strip()
+    with AwsStack(name="dev").kubeconfig(OUTPUTS) as file:
+        said = (tmp_path / "said").read_text().strip()
     assert said == f"eks update-kubeconfig --name trainyard-dev --region us-west-2 --kubeconfig {file}"
 
 
 def test_a_refusal_of_the_aws_command_is_one_line_with_its_reason(aws: Path, tmp_path: Path) -> None:
     aws.write_text("#!/bin/sh\necho 'No cluster found\nfor name: trainyard-dev.' >&2; exit 254\n")
-    with pytest.raises(EngineError, match="No cluster found for name: trainyard-dev") as refused:
-        aws_commands._kubeconfig(OUTPUTS, tmp_path)
+    stack = AwsStack(name="dev")
+    with (
+        pytest.raises(EngineError, match="No cluster found for name: trainyard-dev") as refused,
+        stack.kubeconfig(OUTPUTS),
+    ):
+        pytest.fail("there is no kubeconfig")
     assert "\n" not in str(refused.value)
 
 
@@ -84,7 +87,7 @@ def test_preflight_that_fails_stops_up_before_the_engine(
 ) -> None:
     ended = subprocess.CompletedProcess([], code)
     monkeypatch.setattr(aws_commands.program.subprocess, "run", lambda *_words, **_options: ended)
-    with pytest.raises(RefusedError, match=told):
+    with pytest.raises(CommandError, match=told):
         aws_commands.up("dev")
     assert not pulumi.exists()
 
@@ -124,11 +127,11 @@ def log_in(tmp_path: Path, current: str) -> None:
 
 
 COMMANDS: list[Callable[[], int]] = [
-    lambda: aws_commands.up("dev"),
-    lambda: aws_commands.down("dev"),
-    lambda: aws_commands.submit("dev", 1, 2),
-    lambda: aws_commands.check_nodes("dev", "small"),
-    lambda: aws_commands.check_fabric("dev", "small", 2),
+    lambda: commands.up("dev", "aws"),
+    lambda: commands.down("dev", "aws"),
+    lambda: commands.submit("dev", "aws", 1, 2),
+    lambda: commands.check_nodes("dev", "aws", "small"),
+    lambda: commands.check_fabric("dev", "aws", "small", 2),
 ]
 NAMES = ("up", "down", "submit", "check-nodes", "check-fabric")
 SIGN_IN = "sign in (README, step 3); for the local cloud add CLOUD=local"
@@ -181,7 +184,7 @@ def test_a_stack_that_is_up_here_is_told_first(
     state.write_text(json.dumps({"checkpoint": {"latest": {"resources": resources}}}))
     (home.root / "stacks" / "Pulumi.dev.generation").write_text(generation)
     with pytest.raises(EngineError) as refused:
-        aws_commands.submit("dev", 1, 2)
+        commands.submit("dev", "aws", 1, 2)
     assert str(refused.value).startswith("stack dev is up on this machine's local cloud; ") is first
 
 
@@ -193,7 +196,7 @@ def test_the_preflight_can_be_left_out_by_any_word_for_no(
         aws_commands.program, "preflight", lambda _stack: pytest.fail("the account was asked")
     )
     monkeypatch.setenv("PREFLIGHT", word)
-    assert aws_commands.up("dev") == 0
+    assert commands.up("dev", "aws") == 0
 
 
 @pytest.mark.parametrize("word", ["", "1", "yes", "true"])
@@ -203,13 +206,13 @@ def test_the_preflight_is_made_where_nobody_says_no(
     asked: list[str] = []
     monkeypatch.setattr(aws_commands.program, "preflight", asked.append)
     monkeypatch.setenv("PREFLIGHT", word)
-    assert aws_commands.up("dev") == 0
+    assert commands.up("dev", "aws") == 0
     assert asked == ["dev"]
 
 
 def test_another_word_stops_up_before_all(pulumi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFLIGHT", "maybe")
-    with pytest.raises(AnswerError, match="PREFLIGHT is 'maybe'; it must be"):
+    with pytest.raises(CommandError, match="PREFLIGHT is 'maybe'; it must be"):
         aws_commands.up("dev")
     assert not pulumi.exists()
 
@@ -259,13 +262,13 @@ def test_settings_of_an_example_reach_up_and_preview(
 ) -> None:
     monkeypatch.setenv("PREFLIGHT", "no")
     resources = {"resources": [{"custom": True}]}
-    monkeypatch.setattr(aws_commands, "_deployment", lambda _stack: resources)
+    monkeypatch.setattr(AwsStack, "deployment", lambda _stack: resources)
     getattr(aws_commands, command)("p4d")
     (line,) = (each for each in pulumi.read_text().splitlines() if each.startswith(f"{command} --"))
     assert line.endswith(" --stack p4d --config-file examples/stacks/p4d.yaml")
 
 
 def test_a_stack_file_that_is_not_there_stops_up_before_all(pulumi: Path) -> None:
-    with pytest.raises(RefusedError, match=r"Pulumi\.nowhere\.yaml does not exist"):
+    with pytest.raises(CommandError, match=r"Pulumi\.nowhere\.yaml does not exist"):
         aws_commands.up("nowhere")
     assert not pulumi.exists()

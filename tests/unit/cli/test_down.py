@@ -15,6 +15,7 @@ from local.home import Home
 from tests.unit.cli.test_sweep import launch, state
 from tests.unit.emulator import REGION, SESSION, Cloud
 from trainyard.cli import commands
+from trainyard.cli.errors import CommandError
 from trainyard.cli.sweep import stack_tags
 
 pytestmark = pytest.mark.unit
@@ -108,7 +109,7 @@ def another_is_up(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_mistyped_stack_is_refused_while_another_is_up(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     another_is_up(home, monkeypatch)
     there = sorted((home.root / "stacks").rglob("*"))
-    with pytest.raises(commands.DeployError) as refused:
+    with pytest.raises(CommandError) as refused:
         commands._down(home, "cpi", keep_data=False)
     assert str(refused.value) == (
         "there is no stack cpi on this local cloud, and nothing was changed; up there: cpu"
@@ -181,13 +182,13 @@ def test_down_that_removes_the_current_context_reports_it(
     }
     before = {"current-context": current}
     kubeconfig.write(home.kubeconfig, before)
-    sweep = commands._Session.sweep
+    sweep = commands.LocalStack.sweep
 
-    def end(session: commands._Session) -> None:
+    def end(session: commands.LocalStack) -> None:
         kubeconfig.write(home.kubeconfig, kubeconfig.merge(documents, before))
         sweep(session)
 
-    monkeypatch.setattr(commands._Session, "sweep", end)
+    monkeypatch.setattr(commands.LocalStack, "sweep", end)
     monkeypatch.setattr(commands, "_up", lambda _home: ["cpu"])
     write(home, {})
     assert commands._down(home, "dev", keep_data=False) == 0

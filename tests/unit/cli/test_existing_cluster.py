@@ -10,7 +10,8 @@ import pytest
 
 from tests.unit.emulator import REGION, SESSION, Cloud
 from tests.unit.infra.changing import GIVEN_CLUSTER, settings
-from trainyard.cli.existing_resources import GivenError, gives_cluster, with_given
+from trainyard.cli.errors import CommandError
+from trainyard.cli.existing_resources import gives_cluster, with_given
 from trainyard.cli.stack_file import Sources, for_local_cloud
 
 pytestmark = pytest.mark.unit
@@ -119,13 +120,13 @@ def test_where_all_pools_are_in_one_zone_the_control_plane_still_has_two(account
 
 def test_another_stacks_cluster_is_not_taken_for_a_given_one(account: Cloud) -> None:
     account.cluster("research")
-    with pytest.raises(GivenError, match=r"existing\.name: 'research' is the cluster of a stack"):
+    with pytest.raises(CommandError, match=r"existing\.name: 'research' is the cluster of a stack"):
         given(STACK)
 
 
 def test_a_control_plane_that_does_not_start_is_told_with_its_reason(account: Cloud) -> None:
     account.supervisor.refuse = "etcd: no space left on device"
-    with pytest.raises(GivenError, match=r"research is FAILED: .*no space left"):
+    with pytest.raises(CommandError, match=r"research is FAILED: .*no space left"):
         given(STACK)
 
 

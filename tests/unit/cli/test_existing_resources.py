@@ -15,7 +15,8 @@ from tests.unit.emulator import SESSION, Cloud
 from tests.unit.preflight.accounts import OF_NETWORK, checks
 from tests.unit.preflight.accounts import account as preflight_account
 from trainyard.cli import existing_resources as local_given
-from trainyard.cli.existing_resources import GivenError, with_given
+from trainyard.cli.errors import CommandError
+from trainyard.cli.existing_resources import with_given
 from trainyard.cli.stack_file import write
 from trainyard.preflight.aws import Aws
 from trainyard.preflight.checks import examine
@@ -156,7 +157,7 @@ def test_what_a_shipped_stack_is_given_is_what_the_preflight_takes(
     account: Cloud, tmp_path: Path, stack: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        local_given, "_cluster", lambda *_, **__: None
+        local_given._Given, "cluster", lambda *_: None
     )  # it needs machines: tests/integration/local
     write(with_given(read(find(stack)), print), tmp_path / f"Pulumi.{stack}.yaml")
     settings = load(stack, tmp_path / f"Pulumi.{stack}.yaml")
@@ -256,5 +257,5 @@ def test_what_is_written_wrongly_is_left_for_the_program_to_refuse(
 def test_what_the_account_refuses_is_one_line(account: Cloud) -> None:
     wrong = copy.deepcopy(STACK)
     wrong["config"]["trainyard:network"]["privateSubnetIds"] = {"eu-north-9z": "subnet-0a"}
-    with pytest.raises(GivenError, match="eu-north-9z"):
+    with pytest.raises(CommandError, match="eu-north-9z"):
         with_given(wrong, print)

@@ -8,8 +8,15 @@ import pytest
 
 from components.fabric_check import cron_spec, name_of
 from tests.unit.components.pools import pool
-from trainyard.cli.fabric_check import exit_code, failed_pod, first_pod, job_for, pending_reason
-from trainyard.cli.node_checks import BUSY_SECONDS, PATIENCE_SECONDS
+from trainyard.cli.pool_checks import (
+    BUSY_SECONDS,
+    PATIENCE_SECONDS,
+    exit_code,
+    fabric_job,
+    failed_pod,
+    first_pod,
+    pending_reason,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -27,7 +34,7 @@ def pod(index: str = "0", phase: str = "Pending", refused: str = "", **status: A
 
 def test_job_has_a_pod_per_node_that_finds_the_first() -> None:
     before = str(CRON)
-    job = job_for(CRON, "fabric-p4d-1a2b3c", 3)
+    job = fabric_job(CRON, "fabric-p4d-1a2b3c", 3)
     spec = job["spec"]
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 3, 3)
     (container,) = spec["template"]["spec"]["containers"]

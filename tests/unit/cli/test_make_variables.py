@@ -11,7 +11,8 @@ import pytest
 from local.home import BY_MAKE, STARTED
 from trainyard.cli.arguments import parse, parser
 from trainyard.cli.dispatch import EXPECTED
-from trainyard.cli.make_variables import AnswerError, is_yes, nodes, user_command
+from trainyard.cli.errors import CommandError
+from trainyard.cli.make_variables import is_yes, nodes, user_command
 
 pytestmark = pytest.mark.unit
 
@@ -41,12 +42,12 @@ def test_these_say_no(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["maybe", "2", "", "nein", "yes no"])
 def test_another_word_is_refused_in_one_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(AnswerError) as refused:
+    with pytest.raises(CommandError) as refused:
         is_yes("PREFLIGHT", text)
     assert str(refused.value) == (
         f"PREFLIGHT is {text!r}; it must be 1, yes, true or on, or 0, no, false or off"
     )
-    assert AnswerError in EXPECTED
+    assert CommandError in EXPECTED
     with pytest.raises(SystemExit):
         parser().parse_args(["down", f"--keep-data={text}"])
     assert f"KEEP_DATA is {text!r}" in capsys.readouterr().err
@@ -54,7 +55,7 @@ def test_another_word_is_refused_in_one_line(text: str, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("text", ["1_0", "\u0664", "+4", "-1", "4.0", " 4", "", "four"])
 def test_what_is_no_number_of_nodes_is_refused_by_the_variables_name(text: str) -> None:
-    with pytest.raises(AnswerError) as refused:
+    with pytest.raises(CommandError) as refused:
         nodes("MIN", text)
     assert str(refused.value) == f"MIN={text!r} is no number of nodes; it must be one such as 4"
 
@@ -64,13 +65,13 @@ def test_wrong_value_is_named_by_its_option(
 ) -> None:
     monkeypatch.setenv(STARTED, "yes")
     monkeypatch.delenv(BY_MAKE, raising=False)
-    with pytest.raises(AnswerError, match=r"^--min 'x' is no number"):
+    with pytest.raises(CommandError, match=r"^--min 'x' is no number"):
         nodes("MIN", "x")
     with pytest.raises(SystemExit):
         parse(["down", "--keep-data=x"])
     assert "--keep-data is 'x'" in capsys.readouterr().err
     # This one comes from the environment.
-    with pytest.raises(AnswerError, match=r"^PREFLIGHT is 'x'"):
+    with pytest.raises(CommandError, match=r"^PREFLIGHT is 'x'"):
         is_yes("PREFLIGHT", "x")
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from local.home import CHECKOUT, Home
-from trainyard.cli import aws_commands, commands
+from trainyard.cli import commands, runs
+from trainyard.cli.aws_commands import AwsStack
 from trainyard.cli.engine_run import Interrupted
 from trainyard.cli.follow import Follower, Result
 from trainyard.cli.make_variables import user_command
@@ -62,18 +65,8 @@ def test_local_command_runs_in_the_checkout(tmp_path: Path, monkeypatch: pytest.
     assert local_command("down") == f"cd {CHECKOUT} && .venv/bin/python -m local down"
 
 
-class Stack:
-    """An engine whose stack is up."""
-
-    stack = "dev"
-    environment: dict[str, str] = {}  # noqa: RUF012
-
-    def outputs(self) -> dict[str, Any]:
-        return OUTPUTS
-
-
 @pytest.fixture
-def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> commands._Session:
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> commands.LocalStack:
     """A stack that is up, whose runs a person stops watching at once."""
 
     def follow(*_arguments: object) -> None:
@@ -81,15 +74,15 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> commands._Sessio
 
     monkeypatch.setattr(Follower, "__init__", lambda *_arguments: None)
     monkeypatch.setattr(Follower, "follow", follow)
-    session = commands._Session(home=Home(tmp_path), cloud={}, engine=Stack())  # type: ignore[arg-type]
-    monkeypatch.setattr(commands, "_running", lambda _stack: session)
-    monkeypatch.setattr(commands, "start_run", lambda *_arguments: "launch-r2")
+    engine: Any = SimpleNamespace(stack="dev", environment={}, outputs=lambda: OUTPUTS)
+    stack = commands.LocalStack(home=Home(tmp_path), record={}, engine=engine)
+    monkeypatch.setattr(commands, "_running", lambda _stack: stack)
+    monkeypatch.setattr(runs, "start_run", lambda *_arguments: "launch-r2")
     monkeypatch.setattr("trainyard.cli.sign_in.check", lambda _stack: None)
     monkeypatch.setenv("TRAINYARD_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(aws_commands, "start_run", lambda *_arguments: "launch-r2")
-    monkeypatch.setattr(aws_commands, "_outputs", lambda _stack: OUTPUTS)
-    monkeypatch.setattr(aws_commands, "_kubeconfig", lambda _outputs, folder: folder / "kubeconfig")
-    return session
+    monkeypatch.setattr(AwsStack, "outputs", lambda _stack: OUTPUTS)
+    monkeypatch.setattr(AwsStack, "kubeconfig", lambda *_arguments: contextlib.nullcontext(tmp_path))
+    return stack
 
 
 @pytest.mark.parametrize(
@@ -106,17 +99,19 @@ def test_end_of_earlier_run_says_how_to_start_another(stack: str, cloud: str, co
     assert f"`{command}" in message
 
 
-def test_a_run_that_nobody_watches_any_more_is_shown_by_its_stacks_own_up(stopped: commands._Session) -> None:
+def test_a_run_that_nobody_watches_any_more_is_shown_by_its_stacks_own_up(
+    stopped: commands.LocalStack,
+) -> None:
     again = user_command("up", "dev", "local")
     with pytest.raises(Interrupted) as told:
-        stopped.follow(OUTPUTS, "launch-r1", "r1", again)
+        runs.follow_run(stopped, OUTPUTS, "launch-r1", again)
     assert str(told.value) == (
         "stopped watching; run r1 goes on: `make up STACK=dev CLOUD=local` shows it, "
         "`make down STACK=dev CLOUD=local` ends it"
     )
 
 
-def test_a_submitted_run_is_shown_by_its_launchers_log(stopped: commands._Session) -> None:
+def test_a_submitted_run_is_shown_by_its_launchers_log(stopped: commands.LocalStack) -> None:
     with pytest.raises(Interrupted) as told:
         commands.submit("dev", "local", 1, 2)
     home = stopped.home
@@ -132,7 +127,7 @@ def test_a_submitted_run_is_shown_by_its_launchers_log(stopped: commands._Sessio
 @pytest.mark.usefixtures("stopped")
 def test_a_submitted_run_on_aws_is_shown_by_its_launchers_log() -> None:
     with pytest.raises(Interrupted) as told:
-        aws_commands.submit("dev", 1, 2)
+        commands.submit("dev", "aws", 1, 2)
     assert str(told.value) == (
         "stopped watching; run r2 goes on: `kubectl logs -n training -f job/launch-r2` shows it, "
         "`make down STACK=dev` ends it"

@@ -8,7 +8,7 @@ import pytest
 
 from components.node_check import cron_spec, name_of
 from tests.unit.components.pools import pool
-from trainyard.cli.node_checks import BUSY_SECONDS, PATIENCE_SECONDS, Verdict, job_for, judged, lacking
+from trainyard.cli.pool_checks import BUSY_SECONDS, PATIENCE_SECONDS, Verdict, evaluate, lacking, node_job
 
 pytestmark = pytest.mark.unit
 
@@ -30,7 +30,7 @@ def pod(phase: str, *, refused: str = "", **status: str) -> dict[str, Any]:
 
 
 def test_a_job_is_bound_to_its_machine_and_else_the_cron_jobs_own() -> None:
-    job = job_for(CRON, "n1", "ip-10-0-0-1")
+    job = node_job(CRON, "n1", "ip-10-0-0-1")
     selector = job["spec"]["template"]["spec"]["nodeSelector"]
     assert selector == {
         "karpenter.sh/nodepool": "p4d",
@@ -54,7 +54,7 @@ def test_a_node_that_offers_too_few_devices_is_unfit_and_not_in_use() -> None:
 
 @pytest.mark.parametrize(("phase", "fit"), [("Succeeded", True), ("Failed", False)])
 def test_what_the_check_printed_is_what_a_person_reads(phase: str, fit: bool) -> None:
-    assert judged("n1", pod(phase), log="a\nb\n", waited=1) == Verdict(fit=fit, lines=("a", "b"))
+    assert evaluate("n1", pod(phase), log="a\nb\n", waited=1) == Verdict(fit=fit, lines=("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -74,16 +74,16 @@ def test_what_the_check_printed_is_what_a_person_reads(phase: str, fit: bool) ->
     ],
 )
 def test_a_machine_that_was_not_looked_at_is_neither_fit_nor_unfit(seen: dict[str, Any], told: str) -> None:
-    assert judged("n1", **seen, waited=NOW) == Verdict(fit=None, lines=(f"n1 was not checked: {told}",))
+    assert evaluate("n1", **seen, waited=NOW) == Verdict(fit=None, lines=(f"n1 was not checked: {told}",))
 
 
 def test_a_check_is_waited_for() -> None:
     full = pod("Pending", refused="1 Insufficient nvidia.com/gpu")
-    assert judged("n1", full, waited=BUSY_SECONDS - 1) is None
-    assert judged("n1", None, waited=BUSY_SECONDS) is None, "its pod is not made yet"
-    assert judged("n1", pod("Running"), waited=BUSY_SECONDS) is None
-    assert judged("n1", pod("Pending"), waited=PATIENCE_SECONDS - 1) is None
-    late = judged("n1", pod("Pending"), warning="MountVolume.SetUp failed", waited=PATIENCE_SECONDS)
+    assert evaluate("n1", full, waited=BUSY_SECONDS - 1) is None
+    assert evaluate("n1", None, waited=BUSY_SECONDS) is None, "its pod is not made yet"
+    assert evaluate("n1", pod("Running"), waited=BUSY_SECONDS) is None
+    assert evaluate("n1", pod("Pending"), waited=PATIENCE_SECONDS - 1) is None
+    late = evaluate("n1", pod("Pending"), warning="MountVolume.SetUp failed", waited=PATIENCE_SECONDS)
     assert late is not None
     assert late.fit is False
     assert late.lines == ("n1: its check did not start in 600 s: MountVolume.SetUp failed",)

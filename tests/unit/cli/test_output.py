@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from local.home import Home
-from trainyard.cli import commands
+from trainyard.cli import commands, runs
 from trainyard.cli.__main__ import main
 from trainyard.cli.engine import Engine
 from trainyard.cli.follow import Result, Run
@@ -198,11 +198,12 @@ def test_lines_of_run_are_chosen(
             self._say("   2.0 s  node ready: a g5")
             return Result(succeeded=False, message="no more nodes", seconds=3.0)
 
-    monkeypatch.setattr(commands, "Follower", Following)
+    monkeypatch.setattr(runs, "Follower", Following)
     monkeypatch.setattr(commands, "places", lambda *_arguments: [])
-    session = commands._Session(home=Home(tmp_path), cloud={}, engine=Engine(tmp_path / "home", "local", {}))
+    engine = Engine(tmp_path / "home", "local", {})
+    stack = commands.LocalStack(home=Home(tmp_path), record={}, engine=engine)
     outputs = {"trainingNamespace": "training", "clusterName": "c"}
-    assert session.follow(outputs, "launch-r1", "r1", "make up") == 1
+    assert runs.follow_run(stack, outputs, "launch-r1", "make up") == 1
     assert capsys.readouterr().out.splitlines() == [
         "   2.0 s  node ready: a g5",
         "run r1 failed: no more nodes",

@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.cli.test_up_messages import Answers, queue
 from trainyard.cli.engine import EngineError
-from trainyard.cli.pool_drift import PoolDeletingError, check_pools, find_missing
-from trainyard.cli.up_messages import NODE_POOL
+from trainyard.cli.errors import CommandError
+from trainyard.cli.pool_drift import NODE_POOL, check_pools, find_missing
 from trainyard.k8s.client import ApiError, ApiUnavailable
 
 pytestmark = pytest.mark.unit
@@ -34,7 +34,7 @@ def test_pool_that_is_in_state_and_not_in_cluster_is_missing() -> None:
 
 
 def test_pool_that_is_being_deleted_is_refused() -> None:
-    with pytest.raises(PoolDeletingError, match="pool small: is being deleted"):
+    with pytest.raises(CommandError, match="pool small: is being deleted"):
         find_missing(STATE, CONFIG, [node_pool("small", deletionTimestamp="2027-01-15T08:00:00Z")])
     removed = node_pool("removed", deletionTimestamp="2027-01-15T08:00:00Z")
     assert find_missing(STATE, CONFIG, [node_pool("small"), removed]) == {}

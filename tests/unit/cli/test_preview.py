@@ -60,7 +60,7 @@ def test_signed_in_the_official_engine_plans_against_its_state(
     asked: list[tuple[str, ...]] = []
     state = {"resources": [{"type": "aws:ec2/vpc:Vpc", "custom": True}]}
     monkeypatch.setattr(aws_commands.sign_in, "check", lambda *_words: None)
-    monkeypatch.setattr(aws_commands, "_deployment", lambda _stack: state)
+    monkeypatch.setattr(aws_commands.AwsStack, "deployment", lambda _stack: state)
     monkeypatch.setattr(aws_commands.pulumi_cli, "run", lambda *words: asked.append(words))
     assert commands.preview("dev", "aws") == 0
     assert asked == [("dev", "preview")]
@@ -72,13 +72,13 @@ def test_signed_in_the_official_engine_plans_against_its_state(
 def test_stack_that_was_never_up_has_no_plan(
     deployed: dict[str, Any] | None, ran: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def deployment(_stack: str) -> dict[str, Any]:
+    def deployment(_stack: object) -> dict[str, Any]:
         if deployed is None:
             raise EngineError("stack dev can't be read: no stack named 'dev' found")
         return deployed
 
     monkeypatch.setattr(aws_commands.sign_in, "check", lambda *_words: None)
-    monkeypatch.setattr(aws_commands, "_deployment", deployment)
+    monkeypatch.setattr(aws_commands.AwsStack, "deployment", deployment)
     assert commands.preview("dev", "aws") == 0
     assert ran == [("preview", "preview")]
 

@@ -11,8 +11,8 @@ import pytest
 from trainyard.cli import aws_commands
 from trainyard.cli.arguments import parser
 from trainyard.cli.dispatch import EXPECTED
+from trainyard.cli.errors import CommandError
 from trainyard.cli.protected_data import (
-    ProtectedDataError,
     check,
     check_deletion,
     protected,
@@ -57,20 +57,20 @@ def test_what_has_no_word_of_its_own_is_named_all_the_same() -> None:
 
 @pytest.mark.parametrize(("cloud", "where"), [("aws", "STACK=train"), ("local", "STACK=train CLOUD=local")])
 def test_a_destroy_of_protected_data_is_refused_in_one_line_with_both_ways_on(cloud: str, where: str) -> None:
-    with pytest.raises(ProtectedDataError) as refused:
+    with pytest.raises(CommandError) as refused:
         check(STATE, "train", cloud, keep_data=False)
     said = str(refused.value)
     assert "\n" not in said
     assert ", ".join(THINGS) in said
     assert f"`make down {where} KEEP_DATA=1`" in said
     assert f"protectData to false, then `make up {where}` and `make down {where}`" in said
-    assert ProtectedDataError in EXPECTED
+    assert CommandError in EXPECTED
 
 
 def test_data_is_kept_only_where_it_is_protected() -> None:
     assert check(STATE, "train", "aws", keep_data=True) == THINGS
     assert check(UNPROTECTED, "train", "aws", keep_data=False) == []
-    with pytest.raises(ProtectedDataError, match="stack train protects no data") as refused:
+    with pytest.raises(CommandError, match="stack train protects no data") as refused:
         check(UNPROTECTED, "train", "aws", keep_data=True)
     assert "\n" not in str(refused.value)
 
@@ -94,7 +94,7 @@ def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_on_aws_nothing_is_asked_of_the_engine_before_the_refusal(pulumi: Path) -> None:
-    with pytest.raises(ProtectedDataError, match="KEEP_DATA=1"):
+    with pytest.raises(CommandError, match="KEEP_DATA=1"):
         aws_commands.down("train")
     assert "destroy" not in pulumi.read_text()
 
@@ -126,7 +126,7 @@ def test_the_command_line_says_so_for_down_alone() -> None:
 def test_kept_data_is_deleted_only_alone_and_confirmed(
     state: dict[str, Any], confirmed: str, said: str
 ) -> None:
-    with pytest.raises(ProtectedDataError, match=said) as refused:
+    with pytest.raises(CommandError, match=said) as refused:
         check_deletion(state, "train", "aws", confirmed)
     assert "nothing was changed" in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -137,7 +137,7 @@ def test_kept_data_that_is_confirmed_is_named() -> None:
 
 
 def test_down_of_kept_data_names_the_way_to_delete_it() -> None:
-    with pytest.raises(ProtectedDataError, match="`make delete-data STACK=train CONFIRM=train`"):
+    with pytest.raises(CommandError, match="`make delete-data STACK=train CONFIRM=train`"):
         check(KEPT, "train", "aws", keep_data=False)
 
 
@@ -163,6 +163,6 @@ def test_on_aws_kept_data_is_destroyed(pulumi: Path) -> None:
 
 def test_on_aws_unconfirmed_data_stays(pulumi: Path) -> None:
     (pulumi.parent / "state.json").write_text(json.dumps({"version": 3, "deployment": KEPT}))
-    with pytest.raises(ProtectedDataError, match="CONFIRM=train"):
+    with pytest.raises(CommandError, match="CONFIRM=train"):
         aws_commands.delete_data("train", "")
     assert pulumi.read_text().splitlines() == ["stack export --stack train"]

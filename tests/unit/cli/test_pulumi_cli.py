@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from trainyard.cli import pulumi_cli
+from trainyard.cli.aws_commands import AwsStack
 from trainyard.cli.engine import EngineError
 from trainyard.cli.engine_run import Interrupted
 from trainyard.cli.output import OUTPUT
@@ -77,7 +78,7 @@ def test_up_prints_plan_and_counts_of_its_total(
     pulumi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PULUMI_SKIP_CONFIRMATIONS", "true")
-    pulumi_cli.open_log("up", "dev")
+    AwsStack(name="dev").open_log("up")
     up()
     lines = [line for line in capsys.readouterr().out.splitlines() if line]
     assert lines[0] == f"log: {tmp_path}/home/logs/commands/up-dev.aws.log"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.cli.runs import RunError, no_run, start_run
+from trainyard.cli.errors import CommandError
+from trainyard.cli.runs import no_run, start_run
 
 pytestmark = pytest.mark.unit
 
@@ -17,6 +18,6 @@ def test_a_stack_without_a_run_says_how_to_start_one() -> None:
 def test_a_stack_of_pools_alone_says_so(outputs: dict[str, None]) -> None:
     assert no_run("p5", "aws", outputs) == "it has pools and no run: its settings have no trainyard:training"
     with pytest.raises(
-        RunError, match="the stack has pools and no run: its settings have no trainyard:training"
+        CommandError, match="the stack has pools and no run: its settings have no trainyard:training"
     ):
         start_run(outputs, 1, 2, {})

@@ -7,17 +7,10 @@ from typing import Any
 
 import pytest
 
-from trainyard.cli import aws_commands, follow, up_messages
+from trainyard.cli import commands, follow, pool_drift
 from trainyard.cli.follow import Follower, FollowError, JobGoneError, Run
-from trainyard.cli.up_messages import (
-    NODE_POOL,
-    STARTED_RUN,
-    deleted_job_message,
-    read_changed_settings,
-    read_removal_waits,
-    removal_waits,
-    removed_pools,
-)
+from trainyard.cli.pool_drift import NODE_POOL, read_removal_waits, removal_waits, removed_pools
+from trainyard.cli.runs import STARTED_RUN, deleted_job_message, read_changed_settings
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError
 
@@ -80,7 +73,7 @@ class Answers:
         self.queues, self.known = list(queues), known
 
     def list_objects(self, path: str) -> Any:
-        if path != up_messages.QUEUES:
+        if path != pool_drift.QUEUES:
             return []
         if not self.known:
             raise missing(path)
@@ -93,7 +86,7 @@ def missing(path: str) -> ApiError:
 
 def test_removed_pool_names_queues_that_are_not_of_the_stack_file() -> None:
     metadata = {"name": "own", "namespace": "ml"}
-    state = {"resources": [{"type": up_messages.QUEUE_TYPE, "inputs": {"metadata": metadata}}]}
+    state = {"resources": [{"type": pool_drift.QUEUE_TYPE, "inputs": {"metadata": metadata}}]}
     there = Answers(queue("own", "small"), queue("theirs", "small"), queue("else", "large"))
     (said,) = read_removal_waits(there, ["small"], state)
     assert "TorchrunQueue ml/theirs" in said
@@ -129,18 +122,10 @@ def test_up_of_a_run_without_its_job_says_what_to_do_and_succeeds(
     def gone(*_words: Any) -> int:
         raise JobGoneError("gone")
 
-    for name in ("use_profile", "_check_pools"):
-        monkeypatch.setattr(aws_commands, name, lambda *_words: None)
-    monkeypatch.setattr(aws_commands, "_deployment", lambda _stack: {})
-    for name in ("must_confirm", "open_log", "change"):
-        monkeypatch.setattr(aws_commands.pulumi_cli, name, lambda *_words, **_more: None)
-    monkeypatch.setattr(aws_commands.program, "check", lambda *_words: None)
-    monkeypatch.setattr(aws_commands.program, "preflight", lambda *_words: None)
-    monkeypatch.setattr(aws_commands.sign_in, "check", lambda *_words: None)
-    monkeypatch.setattr(aws_commands, "_outputs", lambda _stack: outputs)
-    monkeypatch.setattr(aws_commands, "_kubeconfig", lambda *_words: None)
-    monkeypatch.setattr(aws_commands, "_follow", gone)
-    assert aws_commands.up("dev") == 0
+    stack = SimpleNamespace(name="dev", cloud="aws", outputs=lambda: outputs, deployment=dict)
+    monkeypatch.setattr(commands.aws_commands, "up", lambda _stack: stack)
+    monkeypatch.setattr(commands, "follow_run", gone)
+    assert commands.up("dev", "aws") == 0
     *_, line = capsys.readouterr().out.splitlines()
     assert line == deleted_job_message("r2", "launch-r2", "training")
     assert "trainyard:training.runId" in line
