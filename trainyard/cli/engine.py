@@ -24,7 +24,6 @@ from trainyard.cli.next_steps import stopped
 from trainyard.cli.output import OUTPUT
 from trainyard.cli.pending_operations import with_adopted
 from trainyard.cli.progress import Filter
-from trainyard.cli.stack_secrets import discard_foreign
 from trainyard.cli.summary import MAX_ROWS, EngineSummary, deletion_total
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,7 +65,7 @@ class Engine:
         Home(home).claim()
         (self.directory / "state").mkdir(parents=True, exist_ok=True)
         _without_engine_logs(home)
-        self._passphrase = self._read_passphrase()
+        self._create_passphrase()
         self.state_file = state_file(self.directory, stack)
         self._whole = WholeState(self.state_file, self.directory, stack)
         path = [str(backend.PLUGINS), str(home / "bin"), str(ROOT / ".venv" / "bin"), os.environ["PATH"]]
@@ -82,23 +81,21 @@ class Engine:
             "PULUMI_DEBUG_COMMANDS": "false",
         }
 
-    def _read_passphrase(self) -> str:
-        """Return a random passphrase, created once, which only its owner can read."""
+    def _create_passphrase(self) -> None:
+        """Create a random passphrase, once, which only its owner can read."""
         path = backend.passphrase_file(self.directory)
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w") as file:
                 file.write(secrets.token_hex(32))
-        return path.read_text().strip()
 
     def initialise(self) -> None:
-        """Create the stack in the backend unless it exists. Our copy of its file gets no foreign keys.
+        """Create the stack in the backend unless it exists.
 
         `pulumi stack init` writes the salt of the stack's secrets into the project's stack file. So it runs in the
         directory of our copies, beside a copy of Pulumi.yaml.
         """
-        discard_foreign(self.config_file, self._passphrase)
         if self.state_file.exists():
             return
         shutil.copy(ROOT / "Pulumi.yaml", self.directory / "Pulumi.yaml")

@@ -1,7 +1,8 @@
 """Find the id of a resource that a killed engine created but did not record.
 
 The forms of the ids are from the AWS provider's documentation ("Import" of each type). A type is in exactly one
-table: its id is an input, is built from inputs, is found in the account, or a second creation is harmless.
+table: its id is an input, is built from inputs, or is found in the account. A second creation of another type is
+harmless.
 """
 
 from __future__ import annotations
@@ -83,23 +84,6 @@ EC2_LISTED = {
 # A gateway that was deleted is shown for about an hour
 # (https://docs.aws.amazon.com/vpc/latest/userguide/nat-gateway-basics.html).
 GONE = ("deleting", "deleted", "failed")
-# Types that are made once more without harm, and why.
-HARMLESS = {
-    "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup": "it exists with its VPC; creating sets its rules",
-    "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration": "a put of the bucket, gone with it",
-    "aws:s3/bucketObject:BucketObject": "a put under the same key",
-    "aws:s3/bucketObjectv2:BucketObjectv2": "a put under the same key",
-    "aws:s3/bucketOwnershipControls:BucketOwnershipControls": "a put of the bucket, gone with it",
-    "aws:s3/bucketPolicy:BucketPolicy": "a put of the bucket, gone with it",
-    "aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock": "a put of the bucket, gone with it",
-    "aws:s3/bucketServerSideEncryptionConfiguration:BucketServerSideEncryptionConfiguration": (
-        "a put of the bucket, gone with it"
-    ),
-    "aws:s3/bucketVersioning:BucketVersioning": "a put of the bucket, gone with it",
-    "docker-build:index:Image": "the tag is the digest of what it is built from: the same image is pushed again",
-}
-
-
 RELEASE = "kubernetes:helm.sh/v3:Release"
 
 
@@ -144,7 +128,7 @@ class Finder:
                 return sorted(self._by_tags(*EC2_LISTED[kind], inputs["tags"]))
             if kind in self._asked:
                 return sorted(self._asked[kind](inputs))
-            return _object_id(inputs) if kind.startswith("kubernetes:") and kind not in HARMLESS else []
+            return _object_id(inputs) if kind.startswith("kubernetes:") else []
         except KeyError:  # an input that names it is missing: then it was never made
             return []
 

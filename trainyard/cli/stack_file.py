@@ -16,9 +16,9 @@ from typing import Any
 
 import yaml
 
-from trainyard.cli.stack_secrets import replace, without_keys
+from local.home import write_atomically
 from trainyard.k8s.names import BACKEND_TRAINJOB
-from trainyard.stack_files import SALT, StackFileError
+from trainyard.stack_files import SALT, SECRETS_KEYS, StackFileError
 
 JsonObject = dict[str, Any]
 # Ranges for examples in documents (RFC 5737), from which the preflight knows that nobody comes.
@@ -148,12 +148,14 @@ def cluster_name(config: Mapping[str, Any], stack: str) -> str:
 
 
 def write(document: Mapping[str, Any], target: Path) -> None:
-    """Write the engine's copy. A salt of an earlier copy stays; keys of the document's own secrets belong to another
-    state.
+    """Write the engine's copy. The salt of an earlier copy stays.
+
+    `pulumi stack init` against AWS writes keys of the stack's secrets into the file of the checkout. They belong to
+    another state, so the copy does not get them.
     """
-    merged = without_keys(document)
+    merged = {key: value for key, value in document.items() if key not in SECRETS_KEYS}
     if target.is_file():
         earlier = yaml.safe_load(target.read_text()) or {}
         if SALT in earlier:
             merged[SALT] = earlier[SALT]
-    replace(target, merged)
+    write_atomically(target, yaml.safe_dump(merged, sort_keys=False))

@@ -12,10 +12,25 @@ import pytest
 from local.plugins.aws.handlers import HANDLERS
 from tests.unit.emulator import SESSION, Cloud
 from tests.unit.plugins_aws.test_lifecycle import TRUST, Stack, policy
-from trainyard.cli.resource_ids import BY_INPUT, COMPOSED, EC2_LISTED, HARMLESS, Finder
+from trainyard.cli.resource_ids import BY_INPUT, COMPOSED, EC2_LISTED, Finder
 
 pytestmark = pytest.mark.unit
 
+# Types that are made once more without harm, and why.
+HARMLESS = {
+    "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup": "it exists with its VPC; creating sets its rules",
+    "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration": "a put of the bucket, gone with it",
+    "aws:s3/bucketObject:BucketObject": "a put under the same key",
+    "aws:s3/bucketObjectv2:BucketObjectv2": "a put under the same key",
+    "aws:s3/bucketOwnershipControls:BucketOwnershipControls": "a put of the bucket, gone with it",
+    "aws:s3/bucketPolicy:BucketPolicy": "a put of the bucket, gone with it",
+    "aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock": "a put of the bucket, gone with it",
+    "aws:s3/bucketServerSideEncryptionConfiguration:BucketServerSideEncryptionConfiguration": (
+        "a put of the bucket, gone with it"
+    ),
+    "aws:s3/bucketVersioning:BucketVersioning": "a put of the bucket, gone with it",
+    "docker-build:index:Image": "the tag is the digest of what it is built from: the same image is pushed again",
+}
 TAGS = {"trainyard:stack": "local", "Name": "one"}
 GROUP = "aws:ec2/securityGroup:SecurityGroup"
 
