@@ -184,6 +184,12 @@ def nearest(name: str, names: Sequence[str]) -> str:
 
 def unknown_queue(cluster: Cluster, name: str) -> PluginError:
     """Return the error for a queue that does not exist in the namespace, with suggestions."""
+    why = f"queue {name} does not exist in namespace {cluster.namespace}; {suggest_queue(cluster, name)}"
+    return PluginError(USAGE, f"--queue: {why}")
+
+
+def suggest_queue(cluster: Cluster, name: str) -> str:
+    """Return where the queue is, a queue of a similar name, or the queues of the namespace."""
     metas: list[JsonObject] = []
     for everywhere in (False, True):  # the user may not list all
         with suppress(PluginError):
@@ -191,14 +197,10 @@ def unknown_queue(cluster: Cluster, name: str) -> PluginError:
     here = sorted(each["name"] for each in metas if each["namespace"] == cluster.namespace)
     elsewhere = sorted(each["namespace"] for each in metas if each["name"] == name)
     if elsewhere:
-        advice = f"it is in {', '.join(elsewhere[:_SHOWN])}: submit with -n {elsewhere[0]}"
-    elif near := get_close_matches(name, here, 1):
-        advice = f"did you mean {near[0]}?"
-    else:
-        command = cluster.command("torchrun queues -A")
-        advice = f"the namespace has {nearest(name, here)}; `{command}` shows all"
-    why = f"queue {name} does not exist in namespace {cluster.namespace}; {advice}"
-    return PluginError(USAGE, f"--queue: {why}")
+        return f"it is in {', '.join(elsewhere[:_SHOWN])}: submit with -n {elsewhere[0]}"
+    if near := get_close_matches(name, here, 1):
+        return f"did you mean {near[0]}?"
+    return f"the namespace has {nearest(name, here)}; `{cluster.command('torchrun queues -A')}` shows all"
 
 
 def _valid_namespace(namespace: str) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from launcher.observe import PATIENCE_SECONDS, pending_reason
 from trainyard.k8s.client import ApiUnavailable
-from trainyard.kubectl.cluster import Cluster, explained
+from trainyard.kubectl.cluster import Cluster, explained, suggest_queue
 from trainyard.kubectl.output import UNAVAILABLE, USAGE, WORKSPACE, Bar, PluginError, say
 from trainyard.operator import names as n
 from trainyard.operator.names import sync_pod_url
@@ -234,6 +234,8 @@ def check_sync_pod(cluster: Cluster, job: JsonObject, waited: float = 0.0) -> No
     advice = f"run sync again when {until}{instead}"
     if reason == n.REASON_INVALID_SPEC:
         advice = "correct the spec, then run sync again"
+    elif reason == n.REASON_QUEUE_NOT_FOUND:
+        advice = f"{advice}: {suggest_queue(cluster, job['spec']['jobQueue'])}"
     elif not until:
         return
     # The pod may have been created after the caller looked for it.

@@ -78,6 +78,15 @@ def test_reasons_without_a_sync_pod_are_reported_with_advice(
     assert "PATCH" not in {method for method, *_ in api.requests}
 
 
+def test_sync_without_the_queue_names_the_queues(api: TorchrunApi, run: Run) -> None:
+    api.queue("large")
+    api.queue("small")
+    api.job("one", phase="Pending", workspace=WORKSPACE)["status"] |= UNKNOWN_TO_ALL
+    result, _, err = run("sync", "one")
+    assert result == 69
+    assert "if the queue's name is wrong: the namespace has large, small; `kubectl torchrun queues" in err
+
+
 @pytest.mark.parametrize(
     ("reason", "generation"),
     [(n.REASON_WAITING_FOR_NODES, 1), (n.REASON_STOPPING, 1), (n.REASON_QUEUE_INVALID, 2)],
