@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.contract import Exit
 from trainer.metrics import record
 from trainer.metrics.hub import Metrics
-from trainer.metrics.throughput import Goodput, Interval, speed
+from trainer.metrics.throughput import Goodput, mfu
 from trainer.process import log_line
 from trainer.trainer import EvaluationResult, Observer, Progress, Trainer
 
@@ -58,20 +58,13 @@ class Reporter(Observer):
 
     def logged(self, trainer: Trainer, progress: Progress) -> None:
         workload, config = trainer.workload, trainer.config
-        interval = Interval(
-            seconds=progress.seconds,
-            samples=progress.samples,
-            data_wait_seconds=progress.data_wait_seconds,
-            checkpoint_stall_seconds=progress.stall_seconds,
-        )
-        self._goodput.add(interval.useful_seconds)
-        rates = speed(
-            interval,
-            units_per_sample=workload.units_per_sample,
-            flops_per_sample=workload.flops_per_sample,
-            processes=trainer.world.size,
-            peak=self._peak,
-        )
+        waited = progress.data_wait_seconds + progress.stall_seconds
+        self._goodput.add(max(0.0, progress.seconds - waited))
+        samples_per_second = progress.samples / progress.seconds
+        units_per_second = samples_per_second * workload.units_per_sample
+        utilisation = None
+        if self._peak is not None:
+            utilisation = mfu(samples_per_second, workload.flops_per_sample, trainer.world.size, self._peak)
         images = workload.unit == "samples"
         accuracy = progress.correct / progress.units if images else None
         if self._chief:
@@ -80,9 +73,9 @@ class Reporter(Observer):
                 + ("" if config.steps else f"/{config.epochs}")
                 + f" loss={progress.loss / progress.units:.4f}"
                 + ("" if accuracy is None else f" accuracy={accuracy:.4f}")
-                + f" {workload.unit}_per_second={rates.units_per_second:.1f}"
-                + ("" if rates.mfu is None else f" mfu={rates.mfu:.4f}")
-                + f" data_wait={rates.data_wait_share:.3f} elapsed={self.seconds:.1f}s"
+                + f" {workload.unit}_per_second={units_per_second:.1f}"
+                + ("" if utilisation is None else f" mfu={utilisation:.4f}")
+                + f" data_wait={progress.data_wait_seconds / progress.seconds:.3f} elapsed={self.seconds:.1f}s"
             )
         self._record(
             record.Step,
@@ -90,9 +83,9 @@ class Reporter(Observer):
             accuracy=accuracy,
             learning_rate=progress.learning_rate,
             seconds=progress.seconds,
-            samples_per_second=rates.samples_per_second,
-            units_per_second=rates.units_per_second,
-            mfu=rates.mfu,
+            samples_per_second=samples_per_second,
+            units_per_second=units_per_second,
+            mfu=utilisation,
             data_wait_seconds=progress.data_wait_seconds,
             checkpoint_stall_seconds=progress.stall_seconds,
             goodput=self._goodput.share(),

@@ -1,4 +1,4 @@
-"""Training speed between two log lines, MFU, and goodput.
+"""MFU and goodput.
 
 Goodput is the share of the time since the start of a run in which the model learned what it still knows. Each
 checkpoint contains the seconds that it took to compute. A run that resumes from it has lost the later work: its seconds
@@ -17,7 +17,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Final, Literal
+from typing import Final
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,71 +122,13 @@ class Goodput:
         return max(counted, passed, self._carried.useful_seconds + self._useful)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Interval:
-    """Successive steps as rank 0 measured them. `samples` are of all processes together.
+def mfu(samples_per_second: float, flops_per_sample: float, processes: int, peak: float) -> float:
+    """Return the FLOPs of the model, without recomputation, over the peak of all GPUs.
 
-    `seconds` includes `data_wait_seconds`, the waits for input, and `checkpoint_stall_seconds`, those for checkpoints.
+    Source: PaLM (https://arxiv.org/abs/2204.02311), appendix B. `flops_per_sample` counts the forward and the backward
+    pass, and `samples_per_second` the samples of all processes.
     """
-
-    seconds: float
-    samples: int
-    data_wait_seconds: float = 0.0
-    checkpoint_stall_seconds: float = 0.0
-
-    @property
-    def useful_seconds(self) -> float:
-        """The seconds without waits."""
-        return max(0.0, self.seconds - self.data_wait_seconds - self.checkpoint_stall_seconds)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Speed:
-    """Rates of all processes together, and the MFU of each GPU.
-
-    Units are samples or tokens, by the workload. The shares are of the seconds of the interval, 0 to 1.
-    """
-
-    samples_per_second: float
-    units_per_second: float
-    data_wait_share: float
-    checkpoint_stall_share: float
-    mfu: float | None
-
-
-def speed(
-    interval: Interval,
-    *,
-    units_per_sample: int,
-    flops_per_sample: float | None,
-    processes: int,
-    peak: float | None,
-) -> Speed:
-    """Return the rates of an interval on `processes` GPUs of `peak` FLOP/s each.
-
-    MFU is the FLOPs of the model, without recomputation, over the peak of the GPUs (PaLM,
-    https://arxiv.org/abs/2204.02311, appendix B). It is None if one of them is unknown. `flops_per_sample` counts the
-    forward and the backward pass.
-
-    Raises:
-        ValueError: The interval has no duration.
-    """
-    if interval.seconds <= 0:
-        raise ValueError(f"an interval of {interval.seconds} s has no speed; it must be longer than 0 s")
-    samples = interval.samples / interval.seconds
-    mfu = None
-    if flops_per_sample is not None and peak is not None:
-        mfu = samples * flops_per_sample / (processes * peak)
-    return Speed(
-        samples_per_second=samples,
-        units_per_second=samples * units_per_sample,
-        data_wait_share=interval.data_wait_seconds / interval.seconds,
-        checkpoint_stall_share=interval.checkpoint_stall_seconds / interval.seconds,
-        mfu=mfu,
-    )
-
-
-Precision = Literal["bf16", "fp16", "tf32"]
+    return samples_per_second * flops_per_sample / (processes * peak)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,7 +67,7 @@ def test_bad_lines_are_named_and_skipped() -> None:
     assert len(history.attempts[0].steps) == 3
     assert len(history.problems) == 2
     assert history.problems[0].startswith("r1.jsonl line 3 is skipped: it is not JSON: ")
-    assert history.problems[1] == "r1.jsonl line 7 is skipped: it must be a JSON object, not []"
+    assert history.problems[1] == "r1.jsonl line 7 is skipped: it must be a JSON object"
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,7 @@ import io
 import socket
 import threading
 from contextlib import closing
-from functools import partialmethod
 from pathlib import Path
-from socketserver import TCPServer
 
 import pytest
 
@@ -39,13 +37,6 @@ class Taker:
 
     def close(self) -> None:
         self.closed += 1
-
-
-@pytest.fixture(autouse=True)
-def _closes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server sees that it is closed every 0.5 s by default."""
-    serve_forever = partialmethod(TCPServer.serve_forever, poll_interval=0.01)
-    monkeypatch.setattr("trainer.metrics.exposition._Server.serve_forever", serve_forever)
 
 
 @pytest.fixture

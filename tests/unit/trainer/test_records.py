@@ -46,44 +46,22 @@ def test_a_loss_that_is_no_number_is_null_and_none_stays_none() -> None:
     assert back.mfu is None  # type: ignore[attr-defined]
 
 
-def test_a_later_field_is_ignored_and_a_whole_number_serves_for_a_number() -> None:
-    document = {**json.loads(to_line(STEP)), "later": 1, "loss": 3}
-    found = from_line(json.dumps(document))
-    assert found == replace(STEP, loss=3.0)
-    assert isinstance(found.loss, float)  # type: ignore[attr-defined]
+def test_a_later_field_is_ignored() -> None:
+    assert from_line(json.dumps({**json.loads(to_line(STEP)), "later": 1})) == STEP
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"format": 2}, "format is 2; it must be 1"),
-        ({"format": None}, "format is null; it must be 1"),
-        ({"kind": "steps"}, 'kind is "steps"; it must be one of start, step, evaluation, '),
-        ({"step": 1.5}, "step is 1.5; it must be a whole number"),
-        ({"step": True}, "step is true; it must be a whole number"),
-        ({"loss": "low"}, 'loss is "low"; it must be a number'),
-        ({"loss": True}, "loss is true; it must be a number"),
-        ({"run": None}, "run is null; it must be a string"),
-        ({"run": ["x" * 99]}, "it must be a string"),
-        ({"restart": None}, "restart is null; it must be a whole number"),
-    ],
-)
-def test_a_wrong_value_is_named_with_what_would_be_right(change: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(said)) as caught:
-        from_line(json.dumps({**json.loads(to_line(STEP)), **change}))
-    assert len(str(caught.value)) < 150
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "problem"),
     [
         ("", "it is not JSON"),
         ('{"format":1,"ki', "it is not JSON"),
-        ("[1]", "it must be a JSON object, not [1]"),
+        ("[1]", "it must be a JSON object"),
+        ('{"format": 2}', "format is 2; it must be 1"),
+        ('{"format": 1, "kind": "steps"}', "kind is steps; it must be one of start, step, evaluation, "),
     ],
 )
-def test_what_is_no_object_is_refused(line: str, said: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(said)):
+def test_line_without_a_record_is_refused(line: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(problem)):
         from_line(line)
 
 

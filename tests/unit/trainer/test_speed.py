@@ -1,46 +1,22 @@
-"""Speed of an interval, peaks of GPUs, and goodput over restarts."""
+"""MFU, peaks of GPUs, and goodput over restarts."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.metrics.throughput import PEAKS, Carried, Goodput, Interval, peak, speed
+from trainer.metrics.throughput import PEAKS, Carried, Goodput, mfu, peak
 
 pytestmark = pytest.mark.unit
 
-INTERVAL = Interval(seconds=10.0, samples=640, data_wait_seconds=2.0, checkpoint_stall_seconds=1.0)
 SECONDS = st.floats(0, 1e7)
 
 
-def test_rates_are_of_all_processes_and_mfu_of_each_gpu() -> None:
-    found = speed(INTERVAL, units_per_sample=1024, flops_per_sample=1e12, processes=4, peak=100e12)
-    assert found.samples_per_second == 64
-    assert found.units_per_second == 65_536
-    assert found.mfu == pytest.approx(64e12 / 400e12)
-    assert (found.data_wait_share, found.checkpoint_stall_share) == (0.2, 0.1)
-
-
-def test_what_is_not_known_gives_no_mfu() -> None:
-    for flops, top in ((None, 1e12), (1e12, None)):
-        found = speed(INTERVAL, units_per_sample=1, flops_per_sample=flops, processes=1, peak=top)
-        assert found.mfu is None
-        assert found.samples_per_second == 64
-
-
-@pytest.mark.parametrize("seconds", [0.0, -1.0])
-def test_an_interval_of_no_time_is_refused(seconds: float) -> None:
-    with pytest.raises(ValueError, match=r"no speed; it must be longer than 0 s"):
-        speed(replace(INTERVAL, seconds=seconds), units_per_sample=1, flops_per_sample=1, processes=1, peak=1)
-
-
-def test_waits_are_not_useful() -> None:
-    assert INTERVAL.useful_seconds == 7
-    assert Interval(seconds=1, samples=1, data_wait_seconds=2).useful_seconds == 0
+def test_mfu_is_of_each_gpu() -> None:
+    assert mfu(64, 1e12, 4, 100e12) == pytest.approx(64e12 / 400e12)
 
 
 @pytest.mark.parametrize(
