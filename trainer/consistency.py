@@ -5,8 +5,8 @@ other data, they would train a model that nobody asked for.
 
 Rank 0 prints a table of the world at the start: each node with its devices and versions, compared with what was
 expected. Each process reports its own. A version that differs, or a missing GPU, is marked, because it often explains a
-failed or slow first step. If the world is not as expected, the table is printed before the run is refused. At that time
-only the store of torchrun's agents is used, because a process group of unexpected devices may hang.
+failed or slow first step. If the world is not as expected, the table is printed before the run is refused. Only
+the store of torchrun's agents is used, because a process group of unexpected devices may hang.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from datetime import timedelta
 from typing import Final
 
 import torch
-import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from trainer.config import Config
@@ -125,14 +124,6 @@ class Process:
     driver: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Expected:
-    """The world that the launcher counted; None for any number."""
-
-    nodes: int | None = None
-    processes_per_node: int | None = None
-
-
 # The last columns of the table, which are attributes of `Process`.
 _VERSIONS: Final = ("python", "torch", "cuda", "nccl", "driver")
 
@@ -158,23 +149,19 @@ def describe(world: World, node: int, device: str) -> Process:
     )
 
 
-def gather(process: Process, group: dist.ProcessGroup | None) -> list[Process]:
-    """Return the descriptions of all processes, by rank. All call this together; `group` is None for one process."""
-    if group is None:
-        return [process]
-    found: list[Process | None] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(found, process, group)
-    return [each for each in found if each is not None]
-
-
-def table(processes: Sequence[Process], expected: Expected, longest: int = 16) -> list[str]:
+def table(processes: Sequence[Process], expected: str | None = None, longest: int = 16) -> list[str]:
     """Return the table of the world: what was expected and found, and a row per node. Pure.
 
     A value with MARK differs from the value of most nodes. With more than `longest` nodes, only the first one and those
     that differ have a row.
     """
-    nodes = _group_by_node(processes)
-    rows = [_row(node) for node in nodes]
+    nodes: dict[tuple[int, str], list[Process]] = {}
+    for process in sorted(processes, key=lambda each: (each.node, each.host, each.rank)):
+        nodes.setdefault((process.node, process.host), []).append(process)
+    rows = [_row(node) for node in nodes.values()]
+    sizes = " and ".join(map(str, sorted({len(node) for node in nodes.values()})))
+    found = f"found {len(nodes)} nodes x {sizes} processes, {len(processes)} in all"
+    lines = [f"world: expected {expected}, {found}" if expected else f"world: {found}"]
     usual = [Counter(column).most_common(1)[0][0] for column in zip(*(row[2:] for row in rows), strict=True)]
     marked = [
         row[:2]
@@ -183,21 +170,18 @@ def table(processes: Sequence[Process], expected: Expected, longest: int = 16) -
     ]
     differs = [any(value.endswith(MARK) for value in row) for row in marked]
     shown = [row for index, row in enumerate(marked) if len(rows) <= longest or index == 0 or differs[index]]
-    lines = [_headline(nodes, expected), *_aligned([["node", "host", "devices", *_VERSIONS], *shown])]
+    cells = [["node", "host", "devices", *_VERSIONS], *shown]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines += [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
     if len(shown) < len(rows):
         lines.append(f"and {len(rows) - len(shown)} more nodes like most")
     if any(differs):
         named = ", ".join(row[0] for row, odd in zip(rows, differs, strict=True) if odd)
         lines.append(f"warning: {MARK} differs from most nodes: node {named}")
     return lines
-
-
-def _group_by_node(processes: Sequence[Process]) -> list[list[Process]]:
-    """Return the processes of each node by rank, in the order of the nodes."""
-    found: dict[tuple[int, str], list[Process]] = {}
-    for process in sorted(processes, key=lambda each: each.rank):
-        found.setdefault((process.node, process.host), []).append(process)
-    return [found[key] for key in sorted(found)]
 
 
 def _row(node: Sequence[Process]) -> list[str]:
@@ -214,40 +198,23 @@ def _counted(values: Sequence[str], only_if_mixed: bool = False) -> str:
     return ", ".join(f"{count} x {value}" for value, count in counts.items())
 
 
-def _headline(nodes: Sequence[Sequence[Process]], expected: Expected) -> str:
-    sizes = [len(node) for node in nodes]
-    each = " and ".join(map(str, sorted(set(sizes))))
-    found = f"found {len(nodes)} nodes x {each} processes, {sum(sizes)} in all"
-    if expected.nodes is None and expected.processes_per_node is None:
-        return f"world: {found}"
-    counted = f"{expected.nodes or 'any'} nodes x {expected.processes_per_node or 'any'} processes"
-    return f"world: expected {counted}, {found}"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-
-
 # All processes start at about the same time. One that does not come in this time is not in the table.
 WAIT_SECONDS = 20.0
-_PLACE, _SHOWN = "refused", "refused shown"
+_PLACE, _SHOWN = "process", "table shown"
 
 
-def show(store: Store, world: World, expected: Expected, device: str) -> None:
-    """Print the table of the world in rank 0, without a process group. All processes call this; it never fails.
+def show(store: Store, world: World, expected: str | None, device: str, *, is_refused: bool = False) -> None:
+    """Print the table of the world in rank 0. All processes call this; it never fails.
 
-    The other processes wait until it is printed, because torchrun stops the rest when the first process ends.
+    If the world is refused, the other processes wait for the table: torchrun stops all when the first one ends.
     """
     own = describe(world, int(os.environ.get("GROUP_RANK", "0")), device)
     until = time.monotonic() + WAIT_SECONDS
     with suppress(RuntimeError):  # the store is gone
-        store.set(f"{_PLACE} {world.rank}", json.dumps(asdict(own)))
         if world.rank != 0:
-            store.wait([_SHOWN], timedelta(seconds=2 * WAIT_SECONDS))
+            store.set(f"{_PLACE} {world.rank}", json.dumps(asdict(own)))
+            if is_refused:
+                store.wait([_SHOWN], timedelta(seconds=2 * WAIT_SECONDS))
             return
         found = [own]
         for rank in range(1, world.size):

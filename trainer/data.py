@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import TracebackType
+from queue import Empty, Queue
 
 import numpy as np
 import torch
@@ -76,76 +76,54 @@ class Prefetcher(Iterator[Step]):
     """Load up to `ahead` steps in a thread, and give them with their tensors on `device`.
 
     For CUDA, the thread copies them to pinned memory, and `next` starts an asynchronous copy on the current stream.
-    `next` raises the errors of `steps`. `close`, or the end of a `with` statement, stops the thread.
+    `next` raises the errors of `steps`. The end of a `with` statement stops the thread.
     """
 
     def __init__(self, steps: Iterator[Step], device: torch.device, ahead: int = 2) -> None:
-        if ahead < 1:
-            raise ValueError(f"ahead: {ahead} must be at least 1")
-        self._steps, self._device, self._ahead = steps, device, ahead
-        self._ready: deque[Step] = deque()
-        self._over, self._closed = False, False
-        self._error: BaseException | None = None
+        self._steps, self._device = steps, device
+        self._ready: Queue[Step | BaseException] = Queue(ahead)
+        self._closed = threading.Event()
         self._waited = 0.0
-        self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="input", daemon=True)
         self._thread.start()
 
     def __next__(self) -> Step:
         began = time.perf_counter()
-        with self._changed:
-            self._changed.wait_for(lambda: self._ready or self._over or self._closed)
-            self._waited += time.perf_counter() - began
-            if self._closed:
-                raise RuntimeError("the input was closed")
-            if not self._ready:
-                if self._error is not None:
-                    raise self._error
-                raise StopIteration
-            step = self._ready.popleft()
-            self._changed.notify_all()
-        return self._on_device(step)
+        found = self._ready.get()
+        self._waited += time.perf_counter() - began
+        if isinstance(found, BaseException):
+            self._ready.put(found)  # for the next call
+            raise found
+        return self._on_device(found)
 
     def take_waited(self) -> float:
         """Return the seconds that `next` has waited for data since the last call."""
         waited, self._waited = self._waited, 0.0
         return waited
 
-    def close(self) -> None:
-        """Stop the thread and drop the loaded steps. A second call does nothing."""
-        with self._changed:
-            self._closed = True
-            self._ready.clear()
-            self._changed.notify_all()
-        self._thread.join(CLOSE_SECONDS)
-
     def __enter__(self) -> Prefetcher:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        with suppress(Empty):
+            while True:  # the thread may wait for a place
+                self._ready.get_nowait()
+        self._thread.join(CLOSE_SECONDS)
 
     def _run(self) -> None:
+        end: BaseException = StopIteration()
         try:
             if self._device.type == "cuda":
                 # Each thread has a current device, and pinned memory belongs to a CUDA context.
                 torch.cuda.set_device(self._device)
             for step in self._steps:
-                made = self._pinned(step)
-                with self._changed:
-                    self._changed.wait_for(lambda: len(self._ready) < self._ahead or self._closed)
-                    if self._closed:
-                        return
-                    self._ready.append(made)
-                    self._changed.notify_all()
+                self._ready.put(self._pinned(step))
+                if self._closed.is_set():
+                    return
         except BaseException as error:  # `next` raises it
-            self._error = error
-        finally:
-            with self._changed:
-                self._over = True
-                self._changed.notify_all()
+            end = error
+        self._ready.put(end)
 
     def _pinned(self, step: Step) -> Step:
         if self._device.type != "cuda":

@@ -14,11 +14,11 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from trainer.config import Config
-from trainer.consistency import WAIT_SECONDS, Expected, check_equal, common_settings, show
+from trainer.consistency import WAIT_SECONDS, check_equal, common_settings, show
 from trainer.contract import Exit, TrainerError
 from trainer.failure_broadcast import failure_message, shared
 from trainer.hang import timeout
-from trainer.world import World, check_batch, check_expected, check_restarts
+from trainer.world import World, check_batch, check_expected, check_restarts, describe_expected
 
 T = TypeVar("T")
 
@@ -48,7 +48,15 @@ def join(config: Config, world: World) -> tuple[torch.device, Store]:
         TrainerError: The world is not as expected, or settings differ. All processes raise this.
     """
     with shared():
-        _check_expected(config, world)
+        try:
+            check_expected(world, config.expected_nodes, config.processes_per_node)
+        except TrainerError:
+            kind = "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
+            expected = describe_expected(config.expected_nodes, config.processes_per_node)
+            with suppress(RuntimeError):  # the store can't be reached
+                store = common_store(world, timedelta(seconds=WAIT_SECONDS))
+                show(store, world, expected, kind, is_refused=True)
+            raise
     check_restarts(world.nodes, os.environ)
     device = find_device(config.device, world.local_rank, world.local_size)
     if device.type == "cuda":
@@ -68,18 +76,6 @@ def join(config: Config, world: World) -> tuple[torch.device, Store]:
         device_id=device if device.type == "cuda" else None,
     )
     return device, store
-
-
-def _check_expected(config: Config, world: World) -> None:
-    """Raise TrainerError in all processes if the world is not as expected. Rank 0 prints the world first."""
-    try:
-        check_expected(world, config.expected_nodes, config.processes_per_node)
-    except TrainerError:
-        kind = "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
-        expected = Expected(nodes=config.expected_nodes, processes_per_node=config.processes_per_node)
-        with suppress(RuntimeError):  # the store can't be reached
-            show(common_store(world, timedelta(seconds=WAIT_SECONDS)), world, expected, kind)
-        raise
 
 
 def common_store(world: World, limit: timedelta) -> Store:

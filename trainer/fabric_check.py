@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, NamedTuple
 
 from trainer import contract
 from trainer.contract import CheckExit, Exit, TrainerError
@@ -34,21 +34,10 @@ from trainer.world import World
 
 MIN_BYTES, MAX_BYTES = 8, 1 << 30
 PAIR_BYTES = 64 << 20
-WARM_UP = 5
+WARM_UP, PAIR_ITERATIONS = 5, 3
 # A second of measurement is enough for large messages on slow networks; small ones need many repetitions.
 MAX_ITERATIONS, SECONDS_PER_SIZE = 100, 1.0
 START_SECONDS = 600
-
-Transport = Literal[
-    "EFA",
-    "libfabric without EFA",
-    "sockets",
-    "InfiniBand",
-    "NVLink or PCIe",
-    "shared memory",
-    "gloo",
-    "unknown",
-]
 
 # NCCL's log: src/init.cc ("Using network ..."), src/transport/{net,p2p,shm}.cc ("... via ..."). The plugin for EFA:
 # github.com/aws/aws-ofi-nccl, src/nccl_ofi_net.cpp ("Selected provider is ...").
@@ -73,85 +62,48 @@ class Requirements:
         if text is None:
             return cls()
         try:
-            document: Any = json.loads(text)
-            values = tuple(document[key] for key in ("instanceType", "gpus", "efa", "gigabits"))
-        except (ValueError, KeyError, TypeError):
-            values = (None,) * 4
-        name, gpus, efa, gigabits = values
-        if (
-            not isinstance(name, str)
-            or type(gpus) is not int
-            or type(efa) is not int
-            or type(gigabits) not in (int, float)
-        ):
-            raise ValueError(
-                f"{contract.FABRIC_CHECK} is {text}; it must be a JSON object with instanceType (a string), gpus, efa "
-                "and gigabits (numbers)"
+            found = json.loads(text)
+            return cls(
+                instance_type=found["instanceType"],
+                gpus=found["gpus"],
+                efa=found["efa"],
+                gigabits=found["gigabits"],
             )
-        return cls(instance_type=name, gpus=gpus, efa=efa, gigabits=gigabits)
+        except (ValueError, KeyError, TypeError):
+            keys = "instanceType, gpus, efa and gigabits"
+            raise ValueError(
+                f"{contract.FABRIC_CHECK} is {text}; it must be a JSON object with {keys}"
+            ) from None
 
 
-@dataclass(frozen=True, kw_only=True)
-class NcclLog:
-    """What NCCL's log of one process says.
+class Transport(NamedTuple):
+    """The transports between nodes and within a node, and the EFA interfaces, as NCCL's log of one process has them."""
 
-    Attributes:
-        network: The network for other nodes, e.g. `Libfabric` or `Socket`; "" if the log names none.
-        provider: The libfabric provider, e.g. `efa`; "" without the plugin for EFA.
-        interfaces: The interfaces of the provider.
-        channels: The kinds of its connections: `NET`, `P2P`, `SHM`.
-    """
-
-    network: str = ""
-    provider: str = ""
-    interfaces: int = 0
-    channels: frozenset[str] = frozenset()
+    between: str
+    within: str
+    interfaces: int
 
     @classmethod
-    def parse(cls, text: str) -> NcclLog:
+    def parse(cls, log: str) -> Transport:
         """Parse the log of NCCL_DEBUG=INFO."""
-        network, provider = _NETWORK.search(text), _PROVIDER.search(text)
-        return cls(
-            network=network[1] if network else "",
-            provider=provider[1] if provider else "",
-            interfaces=int(provider[2]) if provider else 0,
-            channels=frozenset(_CHANNEL.findall(text)),
+        network, provider = _NETWORK.search(log), _PROVIDER.search(log)
+        channels = set(_CHANNEL.findall(log))
+        between = {"Socket": "sockets", "IB": "InfiniBand"}.get(network[1] if network else "", "unknown")
+        if between == "unknown" and provider:
+            between = "EFA" if provider[1].startswith("efa") else "libfabric without EFA"
+        within = (
+            "NVLink or PCIe" if "P2P" in channels else "shared memory" if "SHM" in channels else "unknown"
         )
-
-    def between_nodes(self) -> Transport:
-        """Return the transport between nodes."""
-        if self.network == "Socket":
-            return "sockets"
-        if self.network == "IB":
-            return "InfiniBand"
-        if self.provider:
-            return "EFA" if self.provider.startswith("efa") else "libfabric without EFA"
-        return "unknown"
-
-    def within_node(self) -> Transport:
-        """Return the transport within the node."""
-        if "P2P" in self.channels:
-            return "NVLink or PCIe"
-        return "shared memory" if "SHM" in self.channels else "unknown"
+        return cls(between, within, int(provider[2]) if provider and between == "EFA" else 0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measurement:
-    """An all-reduce of `size` bytes by `processes` processes in `seconds`, the mean over the processes."""
+def bandwidths(size: int, seconds: float, processes: int) -> tuple[float, float]:
+    """Return algorithm and bus bandwidth of an all-reduce in GB/s, as github.com/NVIDIA/nccl-tests counts them.
 
-    size: int
-    processes: int
-    seconds: float
-
-    @property
-    def algorithm_bandwidth(self) -> float:
-        """GB/s of the message (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md)."""
-        return self.size / self.seconds / 1e9
-
-    @property
-    def bus_bandwidth(self) -> float:
-        """GB/s of the slowest link: the factor of an all-reduce is 2 (n - 1) / n (the same page)."""
-        return self.algorithm_bandwidth * 2 * (self.processes - 1) / self.processes
+    The factor is 2 (n - 1) / n (doc/PERFORMANCE.md there).
+    """
+    algorithm = size / seconds / 1e9
+    return algorithm, algorithm * 2 * (processes - 1) / processes
 
 
 def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
@@ -169,21 +121,6 @@ def message_sizes(smallest: int, largest: int) -> list[int]:
     return [smallest << power for power in range(int(math.log2(largest / smallest)) + 1)]
 
 
-def slowest(pairs: Mapping[tuple[int, int], float]) -> tuple[int | None, tuple[int, int]]:
-    """Return the rank with the lowest median over its pairs, and the slowest pair.
-
-    Args:
-        pairs: GB/s of each measured pair of ranks.
-
-    The rank is None if both members of the slowest pair are equally slow, for instance with two nodes.
-    """
-    pair = min(pairs, key=lambda each: pairs[each])
-    medians = [statistics.median(rate for ranks, rate in pairs.items() if rank in ranks) for rank in pair]
-    if math.isclose(*medians, rel_tol=0.05):
-        return None, pair
-    return pair[medians.index(min(medians))], pair
-
-
 class Fabric:
     """Measurements between the processes of the default group. All processes call each method together."""
 
@@ -193,15 +130,18 @@ class Fabric:
 
         self._torch, self._dist, self._world, self._device = torch, dist, world, device
 
-    def all_reduce(self, size: int) -> Measurement:
-        """Measure an all-reduce of `size` bytes of float32."""
-        tensor = self._torch.zeros(max(1, size // 4), dtype=self._torch.float32, device=self._device)
-        seconds = self._time(lambda: self._dist.all_reduce(tensor))
-        total = self._torch.tensor([seconds], dtype=self._torch.float64, device=self._device)
-        self._dist.all_reduce(total)
-        return Measurement(
-            size=tensor.numel() * 4, processes=self._world.size, seconds=total.item() / self._world.size
-        )
+    def all_reduce(self, size: int) -> float:
+        """Return the seconds of an all-reduce of `size` bytes of float32, the mean over the processes."""
+        dist = self._dist
+        tensor = self._zeros(size)
+        once = self._zeros(4)
+        once += self._time(lambda: dist.all_reduce(tensor), 1)
+        dist.all_reduce(once, op=dist.ReduceOp.MAX)  # all processes repeat it equally often
+        count = max(1, min(MAX_ITERATIONS, int(SECONDS_PER_SIZE / once.item())))
+        total = self._zeros(4)
+        total += self._time(lambda: dist.all_reduce(tensor), count)
+        dist.all_reduce(total)
+        return float(total.item()) / self._world.size
 
     def pairs(self, size: int) -> dict[tuple[int, int], float]:
         """Measure each pair of nodes, or of processes on one node. Return GB/s in each direction by pair of ranks.
@@ -211,29 +151,24 @@ class Fabric:
         world, dist = self._world, self._dist
         members = world.nodes if world.nodes > 1 else world.size
         width = world.size // members
-        send = self._torch.zeros(size // 4, dtype=self._torch.float32, device=self._device)
-        receive = self._torch.empty_like(send)
+        send, receive = self._zeros(size), self._zeros(size)
         mine: dict[tuple[int, int], float] = {}
         member, offset = divmod(world.rank, width)
+
+        def exchange(peer: int) -> None:
+            operations = [dist.P2POp(dist.isend, send, peer), dist.P2POp(dist.irecv, receive, peer)]
+            for request in dist.batch_isend_irecv(operations):
+                request.wait()
+
         for pairs in rounds(members):
             partner = next((a + b - member for a, b in pairs if member in (a, b)), None)
-            if partner is None:
-                self._wait()
-                continue
-            peer = partner * width + offset
-
-            def exchange(peer: int = peer) -> None:
-                operations = [dist.P2POp(dist.isend, send, peer), dist.P2POp(dist.irecv, receive, peer)]
-                for request in dist.batch_isend_irecv(operations):
-                    request.wait()
-
-            seconds = self._time(exchange, together=False)
-            mine[(min(peer, world.rank), max(peer, world.rank))] = size / seconds / 1e9
-            self._wait()
-        gathered: list[Any] = [None] * world.size
-        dist.all_gather_object(gathered, mine)
+            if partner is not None:
+                peer = partner * width + offset
+                seconds = self._time(lambda peer=peer: exchange(peer), PAIR_ITERATIONS)  # type: ignore[misc]
+                mine[(min(peer, world.rank), max(peer, world.rank))] = size / seconds / 1e9
+            dist.barrier()
         result: dict[tuple[int, int], float] = {}
-        for each in gathered:
+        for each in self.gather(mine):
             for pair, rate in each.items():
                 result[pair] = min(rate, result.get(pair, math.inf))
         return result
@@ -244,34 +179,23 @@ class Fabric:
         self._dist.all_gather_object(gathered, value)
         return gathered
 
-    def _wait(self) -> None:
-        self._dist.barrier()
+    def _zeros(self, size: int) -> Any:
+        return self._torch.zeros(max(1, size // 4), dtype=self._torch.float32, device=self._device)
 
-    def _synchronize(self) -> None:
-        if self._device.type == "cuda":
-            self._torch.cuda.synchronize(self._device)
-
-    def _time(self, work: Callable[[], Any], *, together: bool = True) -> float:
-        """Return the seconds of one `work`, the mean of repetitions. All processes repeat it equally often."""
+    def _time(self, work: Callable[[], Any], count: int) -> float:
+        """Return the seconds of one `work`, the mean of `count` repetitions after a warm-up."""
         for _ in range(WARM_UP):
             work()
         self._synchronize()
-        began = time.perf_counter()
-        work()
-        self._synchronize()
-        once = time.perf_counter() - began
-        if together:
-            longest = self._torch.tensor([once], dtype=self._torch.float64, device=self._device)
-            self._dist.all_reduce(longest, op=self._dist.ReduceOp.MAX)
-            once = longest.item()
-            count = max(1, min(MAX_ITERATIONS, int(SECONDS_PER_SIZE / once)))
-        else:
-            count = 3
         began = time.perf_counter()
         for _ in range(count):
             work()
         self._synchronize()
         return (time.perf_counter() - began) / count
+
+    def _synchronize(self) -> None:
+        if self._device.type == "cuda":
+            self._torch.cuda.synchronize(self._device)
 
 
 def format_size(size: int) -> str:
@@ -290,19 +214,17 @@ def format_time(seconds: float) -> str:
     return f"{seconds * 1e6:.1f} us"
 
 
-def used_transports(
-    logs: Sequence[NcclLog], world: World, backend: str
-) -> tuple[list[Transport], list[Transport]]:
+def used_transports(logs: Sequence[Transport], world: World, backend: str) -> tuple[list[str], list[str]]:
     """Return the transports between nodes, and within a node, each one once; empty if there are none."""
     if backend != "nccl":
-        return (["gloo"] if world.nodes > 1 else []), (["gloo"] if world.local_size > 1 else [])
-    between = sorted({log.between_nodes() for log in logs}) if world.nodes > 1 else []
-    within = sorted({log.within_node() for log in logs}) if world.local_size > 1 else []
+        logs = [Transport("gloo", "gloo", 0)]
+    between = sorted({log.between for log in logs}) if world.nodes > 1 else []
+    within = sorted({log.within for log in logs}) if world.local_size > 1 else []
     return between, within
 
 
 def check_transport(
-    required: Requirements, between: Sequence[Transport], nodes: int, device: str
+    required: Requirements, between: Sequence[str], nodes: int, device: str
 ) -> tuple[CheckExit, str]:
     """Return the exit code and the last line: whether the GPUs and EFA were used."""
     if required.gpus and device == "cpu":
@@ -326,16 +248,22 @@ def check_transport(
 
 
 def describe_pairs(pairs: Mapping[tuple[int, int], float], nodes: Sequence[str], size: int) -> list[str]:
-    """Return the lines about the pairs; `nodes` has the name of each rank's node."""
+    """Return the lines about the pairs and their GB/s; `nodes` has the name of each rank's node.
+
+    The slowest rank has the lower median over its pairs. It is not named if both members of the slowest pair are
+    equally slow, for instance with two nodes.
+    """
     if not pairs:
         return []
-    rank, (first, second) = slowest(pairs)
-    middle = statistics.median(pairs.values())
+    first, second = slowest = min(pairs, key=lambda each: pairs[each])
     lines = [
-        f"pairs: {len(pairs)} of {format_size(size)} in each direction, median {middle:.2f} GB/s; slowest: "
-        f"rank {first} ({nodes[first]}) and rank {second} ({nodes[second]}) with {pairs[first, second]:.2f} GB/s"
+        f"pairs: {len(pairs)} of {format_size(size)} in each direction, median "
+        f"{statistics.median(pairs.values()):.2f} GB/s; slowest: rank {first} ({nodes[first]}) and rank {second} "
+        f"({nodes[second]}) with {pairs[slowest]:.2f} GB/s"
     ]
-    if rank is not None:
+    medians = [statistics.median(rate for ranks, rate in pairs.items() if rank in ranks) for rank in slowest]
+    if not math.isclose(*medians, rel_tol=0.05):
+        rank = slowest[medians.index(min(medians))]
         lines.append(f"slowest rank: {rank} ({nodes[rank]}), which is slow with most others")
     return lines
 
@@ -355,70 +283,72 @@ def check(required: Requirements, options: argparse.Namespace, environ: Mapping[
     store = common_store(world, limit)
     # Processes with different backends would wait for each other.
     check_equal(store, world, "device", {"device": device.type}, Exit.NO_CUDA)
-    directory = Path(tempfile.mkdtemp(prefix="fabric-check-"))
-    log = directory / "nccl.log"
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-        # Read when the first communicator is created (github.com/NVIDIA/nccl, src/debug.cc).
-        os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET,P2P,SHM", NCCL_DEBUG_FILE=str(log))
-    dist.init_process_group(backend, timeout=limit, store=store, rank=world.rank, world_size=world.size)
-    fabric = Fabric(world, device)
-    print_line: Callable[[str], None] = _print if world.rank == 0 else _ignore
-    try:
-        nodes = fabric.gather(environ.get(contract.NODE) or os.uname().nodename)
-        where = f" on {required.instance_type}" if required.instance_type else ""
-        print_line(f"fabric: {world.nodes} nodes x {world.local_size} processes{where}, {backend}")
-        expected = required.gigabits / 8 if world.nodes > 1 else 0.0
-        print_line(f"{'size':>10} {'time':>10} {'algbw GB/s':>11} {'busbw GB/s':>11}")
-        best = None
-        for size in message_sizes(options.min_bytes, options.max_bytes):
-            measured = fabric.all_reduce(size)
-            if best is None or measured.bus_bandwidth > best.bus_bandwidth:
-                best = measured
-            print_line(
-                f"{format_size(measured.size):>10} {format_time(measured.seconds):>10} "
-                f"{measured.algorithm_bandwidth:>11.2f} {measured.bus_bandwidth:>11.2f}"
+    with tempfile.TemporaryDirectory(prefix="fabric-check-") as directory:
+        log = Path(directory, "nccl.log")
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+            # Read when the first communicator is created (github.com/NVIDIA/nccl, src/debug.cc).
+            os.environ.update(
+                NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET,P2P,SHM", NCCL_DEBUG_FILE=str(log)
             )
-        pair_bytes = min(PAIR_BYTES, options.max_bytes)
-        for line in describe_pairs(fabric.pairs(pair_bytes), nodes, pair_bytes):
-            print_line(line)
-        logs = fabric.gather(NcclLog.parse(log.read_text(errors="replace") if log.exists() else ""))
-        between, within = used_transports(logs, world, backend)
-        interfaces = max((each.interfaces for each in logs if each.between_nodes() == "EFA"), default=0)
-        ways = [
-            f"{' and '.join(used)} {place}"
-            for used, place in ((between, "between nodes"), (within, "within a node"))
-            if used
-        ]
-        if interfaces:
-            ways.append(f"{interfaces} EFA interfaces")
-        print_line(f"transport: {', '.join(ways) or 'none, one process'}")
-        if best is not None and world.size > 1:
-            share = (
-                f", {best.bus_bandwidth / expected:.0%} of {expected:g} GB/s ({required.gigabits:g} Gbit/s)"
-                if expected
-                else ""
-            )
-            print_line(
-                f"best: {best.bus_bandwidth:.2f} GB/s of bus bandwidth at {format_size(best.size)}{share}"
-            )
-        code, line = check_transport(required, between, world.nodes, device.type)
-        print_line(line)
-        dist.barrier()
-    finally:
-        dist.destroy_process_group()
-        log.unlink(missing_ok=True)
-        directory.rmdir()
+        dist.init_process_group(backend, timeout=limit, store=store, rank=world.rank, world_size=world.size)
+        try:
+            code = measure(required, options, environ, world, Fabric(world, device), backend, log)
+            dist.barrier()
+        finally:
+            dist.destroy_process_group()
     # torchrun reports a failure of any process; one of them is enough for the exit code of the pod.
     return int(code)
 
 
-def _print(line: str) -> None:
-    print(line, flush=True)
+def measure(
+    required: Requirements,
+    options: argparse.Namespace,
+    environ: Mapping[str, str],
+    world: World,
+    fabric: Fabric,
+    backend: str,
+    log: Path,
+) -> CheckExit:
+    """Measure, and print the result in rank 0. `log` is the file of NCCL's log of this process."""
 
+    def report(line: str) -> None:
+        if world.rank == 0:
+            print(line, flush=True)
 
-def _ignore(_line: str) -> None:
-    pass
+    nodes = fabric.gather(environ.get(contract.NODE) or os.uname().nodename)
+    where = f" on {required.instance_type}" if required.instance_type else ""
+    report(f"fabric: {world.nodes} nodes x {world.local_size} processes{where}, {backend}")
+    report(f"{'size':>10} {'time':>10} {'algbw GB/s':>11} {'busbw GB/s':>11}")
+    best, best_size = -1.0, 0
+    for size in message_sizes(options.min_bytes, options.max_bytes):
+        seconds = fabric.all_reduce(size)
+        algorithm, bus = bandwidths(size, seconds, world.size)
+        if bus > best:
+            best, best_size = bus, size
+        report(f"{format_size(size):>10} {format_time(seconds):>10} {algorithm:>11.2f} {bus:>11.2f}")
+    pair_bytes = min(PAIR_BYTES, options.max_bytes)
+    for line in describe_pairs(fabric.pairs(pair_bytes), nodes, pair_bytes):
+        report(line)
+    logs = fabric.gather(Transport.parse(log.read_text(errors="replace") if log.exists() else ""))
+    between, within = used_transports(logs, world, backend)
+    ways = [
+        f"{' and '.join(used)} {place}"
+        for used, place in ((between, "between nodes"), (within, "within a node"))
+        if used
+    ]
+    if interfaces := max(each.interfaces for each in logs):
+        ways.append(f"{interfaces} EFA interfaces")
+    report(f"transport: {', '.join(ways) or 'none, one process'}")
+    if world.size > 1:
+        line = f"best: {best:.2f} GB/s of bus bandwidth at {format_size(best_size)}"
+        if world.nodes > 1 and required.gigabits:
+            expected = required.gigabits / 8
+            line += f", {best / expected:.0%} of {expected:g} GB/s ({required.gigabits:g} Gbit/s)"
+        report(line)
+    code, line = check_transport(required, between, world.nodes, "cuda" if backend == "nccl" else "cpu")
+    report(line)
+    return code
 
 
 def parse_options(arguments: Iterable[str]) -> argparse.Namespace:
@@ -448,12 +378,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Kubeflow's operators set RANK as well, in each pod.
         if "LOCAL_RANK" in os.environ:
             return check(required, options, os.environ)
-    except ValueError as error:
+    except (ValueError, TrainerError) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        return int(CheckExit.CONFIGURATION)
-    except TrainerError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        return int(CheckExit.UNFIT)
+        return int(CheckExit.UNFIT if isinstance(error, TrainerError) else CheckExit.CONFIGURATION)
     from trainer.entrypoint import launch_options, prepare_agent, run_agent
 
     prepare_agent()

@@ -59,10 +59,6 @@ class StopRequest:
     reason: str = ""
     at: float = 0.0
 
-    def joined(self, other: StopRequest) -> StopRequest:
-        """Return the more urgent of both, the earlier one if they are equal."""
-        return other if other.urgency > self.urgency else self
-
 
 def patience(environ: Mapping[str, str]) -> float:
     """Return how many seconds a process has after a signal to end by itself, before torchrun kills it.
@@ -262,7 +258,8 @@ class Stop:
 
     def _add(self, urgency: Urgency, reason: str) -> None:
         with self._lock:
-            self._request = self._request.joined(StopRequest(urgency, reason, time.monotonic()))
+            if urgency > self._request.urgency:  # the first of equally urgent ones counts
+                self._request = StopRequest(urgency, reason, time.monotonic())
 
     def _read_signals(self) -> None:
         """Read the numbers of the signals, and end the process if it misses its deadline."""
@@ -317,26 +314,12 @@ def _handled_by_the_thread(_number: int, _frame: FrameType | None) -> None:
     """Do nothing. With a handler, the interpreter writes the signal number to the pipe."""
 
 
-# A forked child, such as one of a data loader, shares the pipe. It must not write there, and its own signals must end
-# it. Signals are blocked until that is set up.
-
-
-def _before_fork() -> None:
-    if _listening:
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-
-
-def _after_fork() -> None:
-    if _listening:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-
-
 def _in_a_fork() -> None:
+    """Let a forked child, such as one of a data loader, end by its own signals. It shares the pipe with its parent."""
     if _listening:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_a_fork)
+os.register_at_fork(after_in_child=_in_a_fork)

@@ -23,8 +23,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from trainer import hang
 from trainer.compile_check import is_compiled, report_compile_errors
 from trainer.config import Config
-from trainer.consistency import Expected, check_equal, describe_workload, gather, table
-from trainer.consistency import describe as describe_process
+from trainer.consistency import check_equal, describe_workload, show
 from trainer.contract import Exit, TrainerError
 from trainer.distributed import OwnError, join, together
 from trainer.failure_broadcast import FailureBroadcast, LoneError, SharedError, alone, failure_message, shared
@@ -40,7 +39,7 @@ from trainer.scratch import clear
 from trainer.shutdown import Stop, patience
 from trainer.trainer import Trainer
 from trainer.workloads import Workload, load
-from trainer.world import World, stop_agent, will_restart_processes
+from trainer.world import World, describe_expected, stop_agent, will_restart_processes
 
 # How long the other processes of a node wait, so that the first one can print an error that all of them have.
 WAIT_FOR_ERROR_SECONDS = 60.0
@@ -66,7 +65,7 @@ def run(
         f"device={device.type} backend={dist.get_backend()}"
         + (f" restart={config.restart}" if config.restart else "")
     )
-    log_world(config, world, device, stop)
+    show(store, world, describe_expected(config.expected_nodes, config.processes_per_node), device.type)
     watch.enter("loading the data and the model", long=True)
     if world.local_rank == 0 and (left := clear()):
         log_line(
@@ -135,16 +134,6 @@ def load_workload(config: Config) -> Workload:
 
         return custom.load(config.workload, config.data)
     return load(config.data, config.model, config.sequence_length)
-
-
-def log_world(config: Config, world: World, device: torch.device, stop: Stop) -> None:
-    """Print the nodes, their devices and versions, in rank 0. All processes send their own."""
-    process = describe_process(world, int(os.environ["GROUP_RANK"]), device.type)
-    processes = gather(process, stop.groups[0] if stop.groups else None)
-    if world.rank == 0:
-        expected = Expected(nodes=config.expected_nodes, processes_per_node=config.processes_per_node)
-        for line in table(processes, expected):
-            log_line(line)
 
 
 def end_stopped(trainer: Trainer, stop: Stop, reporter: Reporter, last_good_step: int | None) -> Exit:

@@ -38,13 +38,15 @@ class World:
             ) from error
 
 
-def check_expected(world: World, nodes: int | None, processes_per_node: int | None) -> None:
-    """Check that the world has the nodes and processes that the launcher counted.
+def describe_expected(nodes: int | None, processes_per_node: int | None) -> str | None:
+    """Return the world that the launcher counted, in words; None if it counted nothing."""
+    if nodes is None and processes_per_node is None:
+        return None
+    return f"{nodes or 'any'} nodes x {processes_per_node or 'any'} processes"
 
-    Args:
-        world: The world of this process.
-        nodes: The expected nodes, None for any number.
-        processes_per_node: The expected processes per node, None for any number.
+
+def check_expected(world: World, nodes: int | None, processes_per_node: int | None) -> None:
+    """Check that the world has the nodes and processes that the launcher counted; None is any number.
 
     Raises:
         TrainerError: The world differs.
@@ -54,10 +56,9 @@ def check_expected(world: World, nodes: int | None, processes_per_node: int | No
         or (processes_per_node == world.local_size and world.size == world.nodes * world.local_size)
     )
     if not is_expected:
-        expected = f"{nodes or 'any'} nodes x {processes_per_node or 'any'} processes"
         raise TrainerError(
             Exit.WORLD_SIZE,
-            f"the world is not as expected: expected {expected}, "
+            f"the world is not as expected: expected {describe_expected(nodes, processes_per_node)}, "
             f"found {world.nodes} nodes x {world.local_size} processes, {world.size} in all",
         )
 

@@ -37,46 +37,15 @@ class Workload(Protocol):
     device. It returns sums instead of means, because processes have unequal shares and sums over processes are exact.
     """
 
-    @property
-    def name(self) -> str:
-        """The name of the model: one of MODELS, or that of a user's workload."""
-        ...
-
-    @property
-    def unit(self) -> Literal["samples", "tokens"]:
-        """The unit of loss and accuracy."""
-        ...
-
-    @property
-    def units_per_sample(self) -> int:
-        """1 for images, the sequence length for tokens."""
-        ...
-
-    @property
-    def train_samples(self) -> int: ...
-
-    @property
-    def test_samples(self) -> int: ...
-
-    @property
-    def source(self) -> str:
-        """The data, as in the settings."""
-        ...
-
-    @property
-    def digest(self) -> str:
-        """A hash of the data, 64 hexadecimal digits."""
-        ...
-
-    @property
-    def parameters(self) -> int:
-        """The number of parameters of the model."""
-        ...
-
-    @property
-    def flops_per_sample(self) -> int:
-        """Floating-point operations of the forward and backward pass of one sample (a multiply-add is two)."""
-        ...
+    name: str  # of the model: one of MODELS, or that of a user's workload
+    unit: Literal["samples", "tokens"]  # of loss and accuracy
+    units_per_sample: int  # 1 for images, the sequence length for tokens
+    train_samples: int
+    test_samples: int
+    source: str  # the data, as in the settings
+    digest: str  # a hash of the data, 64 hexadecimal digits
+    parameters: int  # the number of parameters of the model
+    flops_per_sample: int  # of the forward and backward pass of one sample; a multiply-add is two
 
     def model(self) -> nn.Module:
         """Create a model on the CPU. Its weights only depend on torch's random state."""

@@ -12,7 +12,6 @@ import math
 import struct
 import zlib
 from dataclasses import dataclass
-from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -233,7 +232,7 @@ class ImageClassification:
 
     def __init__(self, data: Dataset) -> None:
         self.data = data
-        self.source = data.source
+        self.source, self.digest = data.source, data.digest
         self.train_samples, self.test_samples = len(data.train), len(data.test)
         self._parts = {
             "train": (data.train.pixels, data.train.labels.astype(np.int64)),
@@ -244,11 +243,6 @@ class ImageClassification:
         self.parameters = sum(parameter.numel() for parameter in shapes.parameters())
         # The backward pass counts as two forward passes: the gradients of the weights and of the inputs.
         self.flops_per_sample = 3 * shapes.flops()
-
-    @cached_property
-    def digest(self) -> str:
-        """The digest of the data set."""
-        return self.data.digest
 
     def model(self) -> ConvNet:
         """Create a network on the CPU."""

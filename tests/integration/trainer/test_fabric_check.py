@@ -33,3 +33,10 @@ def test_two_nodes_are_measured_and_lack_efa(
     assert "transport: gloo between nodes" in output
     assert "of 50 GB/s (400 Gbit/s)" in output
     assert "p4d.24xlarge has 4 interfaces, but the processes use gloo." in output
+
+
+def test_one_node_without_requirements_is_fit(start: Start) -> None:
+    end = start.fork("--max-bytes", "64", entry=MODULE, TRAINYARD_PROCESSES_PER_NODE="2").end()
+    assert end.code == 0, end.output
+    assert re.search(r"^best: [\d.]+ GB/s of bus bandwidth at \d+ B$", end.output, re.MULTILINE)
+    assert "transport: gloo within a node" in end.output

@@ -11,12 +11,12 @@ import torch
 import torch.distributed as dist
 
 from trainer import consistency
-from trainer.consistency import Expected, describe, show
+from trainer.consistency import describe, show
 from trainer.world import World
 
 pytestmark = pytest.mark.trainer
 
-EXPECTED = Expected(nodes=4, processes_per_node=1)
+EXPECTED = "4 nodes x 1 processes"
 
 
 def world(rank: int, size: int = 3) -> World:
@@ -32,7 +32,7 @@ def shown(ranks: list[int], monkeypatch: pytest.MonkeyPatch) -> tuple[list[str],
     store = dist.TCPStore("127.0.0.1", 0, 1, True, timedelta(seconds=20))  # type: ignore[attr-defined]
 
     def one(rank: int) -> None:
-        show(store.clone(), world(rank), EXPECTED, "cpu")
+        show(store.clone(), world(rank), EXPECTED, "cpu", is_refused=True)
         ended[rank] = time.monotonic()
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in ranks]

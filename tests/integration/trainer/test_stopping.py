@@ -252,16 +252,13 @@ def test_a_forked_child_ends_by_its_own_signal_and_tells_its_parent_nothing(alon
     assert stop.request == StopRequest()
 
 
-def test_the_most_pressing_wish_counts_and_of_two_the_first() -> None:
-    notice, early, late = (
-        StopRequest(Urgency.NOTICE, "n", 1.0),
-        StopRequest(Urgency.SIGNAL, "e", 2.0),
-        StopRequest(Urgency.SIGNAL, "l", 3.0),
-    )
-    assert StopRequest().joined(notice) == notice
-    assert notice.joined(early) == early
-    assert early.joined(late) == early
-    assert early.joined(notice) == early
+def test_most_urgent_request_counts_and_of_two_the_first(alone: Any) -> None:
+    stop, _ = alone()
+    found = []
+    for urgency, reason in ((1, "notice"), (2, "early"), (2, "late"), (1, "notice")):
+        stop._add(Urgency(urgency), reason)
+        found.append(stop.request.reason)
+    assert found == ["notice", "early", "early", "early"]
 
 
 @pytest.mark.parametrize(

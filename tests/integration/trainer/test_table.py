@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
-from local.ports import free_ports
-from trainer.consistency import Expected, Process, describe, gather, table
-from trainer.world import World
+from trainer.consistency import Process, describe, table
+from trainer.world import World, describe_expected
 
 pytestmark = pytest.mark.trainer
 
@@ -32,7 +29,7 @@ def machine(node: int, first: int, gpus: int = 4, **changes: Any) -> list[Proces
 
 def test_alike_machines_have_a_row_each_and_no_mark() -> None:
     processes = machine(1, 4) + machine(0, 0)
-    lines = table(processes, Expected(nodes=2, processes_per_node=4))
+    lines = table(processes, "2 nodes x 4 processes")
     assert lines == [
         "world: expected 2 nodes x 4 processes, found 2 nodes x 4 processes, 8 in all",
         "node  host               devices          python   torch         cuda  nccl    driver",
@@ -43,7 +40,7 @@ def test_alike_machines_have_a_row_each_and_no_mark() -> None:
 
 def test_what_differs_from_most_is_marked_and_its_machines_named() -> None:
     processes = machine(0, 0) + machine(1, 4, driver="535.1") + machine(2, 8, gpus=3) + machine(3, 11)
-    lines = table(processes, Expected())
+    lines = table(processes)
     assert lines[0] == "world: found 4 nodes x 3 and 4 processes, 15 in all"
     assert [line.split("  ")[-1].strip() for line in lines[2:6]] == [
         "580.95.05",
@@ -58,7 +55,7 @@ def test_what_differs_from_most_is_marked_and_its_machines_named() -> None:
 
 def test_processes_of_one_machine_that_differ_are_counted_in_its_row() -> None:
     mixed = [*machine(0, 0, gpus=2), *machine(1, 2, gpus=1), *machine(1, 3, gpus=1, torch="2.14.0")]
-    row = table(mixed, Expected())[3]
+    row = table(mixed)[3]
     assert "1 x 2.15.0+cu132, 1 x 2.14.0*" in row
     assert "2 x NVIDIA A10G " in row
 
@@ -69,7 +66,7 @@ def test_of_many_machines_the_first_and_those_that_differ_have_a_row() -> None:
         for node in range(64)
         for process in machine(node, 8 * node, gpus=8, **({"nccl": "2.29.3"} if node == 40 else {}))
     ]
-    lines = table(processes, Expected(nodes=64), longest=16)
+    lines = table(processes, describe_expected(64, None), longest=16)
     assert lines[0] == "world: expected 64 nodes x any processes, found 64 nodes x 8 processes, 512 in all"
     assert [line.split()[0] for line in lines[2:4]] == ["0", "40"]
     assert lines[4:] == ["and 62 more nodes like most", "warning: * differs from most nodes: node 40"]
@@ -80,27 +77,3 @@ def test_a_process_on_the_cpu_tells_of_no_driver() -> None:
     assert (found.rank, found.node, found.torch) == (3, 1, torch.__version__)
     assert (found.cuda, found.nccl, found.driver) == ("none", "none", "none")
     assert found.device.startswith("CPU ")
-    assert gather(found, None) == [found]
-
-
-def meet(rank: int, port: int, results: Any) -> None:
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    group = dist.new_group(backend="gloo")
-    results.put((rank, gather(machine(rank, rank, gpus=1)[0], group)))
-    results.close()
-    results.join_thread()
-    dist.destroy_process_group()
-
-
-def test_every_process_gets_what_all_tell() -> None:
-    (port,) = free_ports(1)
-    context = multiprocessing.get_context("fork")
-    results = context.Queue()
-    processes = [context.Process(target=meet, args=(rank, port, results)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    found = dict(results.get(timeout=120) for _ in processes)
-    for process in processes:
-        process.join(60)
-    told = machine(0, 0, gpus=1) + machine(1, 1, gpus=1)
-    assert found == {0: told, 1: told}

@@ -14,7 +14,7 @@ import pytest
 
 from trainer import machine
 from trainer.machine import Cuda, Node, inspect_node, run_fi_info
-from trainer.node_check import Expected, expected, faults, main, summary
+from trainer.node_check import Expected, faults, main, summary
 
 pytestmark = pytest.mark.unit
 
@@ -155,27 +155,12 @@ def test_what_is_not_asked_for_is_not_missed() -> None:
 RIGHT = {"instanceType": "p4d.24xlarge", "resource": "nvidia.com/gpu", "devices": 8, "efa": 4, "lustre": None}
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (None, "TRAINYARD_NODE_CHECK is not set; "),
-        ("{", "TRAINYARD_NODE_CHECK is not JSON"),
-        ("[]", "TRAINYARD_NODE_CHECK is []; it must be an object with instanceType, resource"),
-        (json.dumps({**RIGHT, "more": 1}), "it must be an object with"),
-        (json.dumps({**RIGHT, "devices": -1}), "TRAINYARD_NODE_CHECK.devices is -1; it must be a whole"),
-        (json.dumps({**RIGHT, "efa": True}), "TRAINYARD_NODE_CHECK.efa is true; it must be a whole"),
-        (json.dumps({**RIGHT, "lustre": 1}), "TRAINYARD_NODE_CHECK.lustre is 1; it must be a string"),
-    ],
-)
-def test_a_wrong_expectation_is_one_line(
-    text: str | None, told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"instanceType": "p5"}'])
+def test_wrong_expectation_is_one_line(text: str | None, capsys: pytest.CaptureFixture[str]) -> None:
     environ = {} if text is None else {"TRAINYARD_NODE_CHECK": text}
-    with pytest.raises(ValueError, match="TRAINYARD_NODE_CHECK") as caught:
-        expected(environ)
-    assert told in str(caught.value)
     assert main(environ, lambda _resource, _mount: WHOLE) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: TRAINYARD_NODE_CHECK is {text}; ")
 
 
 def test_the_exit_code_says_whether_the_machine_is_fit(capsys: pytest.CaptureFixture[str]) -> None:
