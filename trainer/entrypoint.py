@@ -7,6 +7,7 @@ always exits with 1 on a failure; this one exits with the code of the failed pro
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -115,10 +116,13 @@ def run_agent(what: str, module: str, arguments: Sequence[str], options: Sequenc
         arguments: Their arguments.
         options: The options of torchrun.
     """
+    gc.disable()  # see trainer.train
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
+    gc.freeze()
+    gc.enable()
     try:
         run(parse_args([*options, "-m", module, *arguments]))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:

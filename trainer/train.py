@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import tempfile
@@ -14,6 +15,10 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
+
+if __name__ == "__main__":
+    # The collector would look through the objects of torch's imports again and again, for a second in each process.
+    gc.disable()  # until `run` has loaded everything
 
 import torch
 import torch.distributed as dist
@@ -95,6 +100,8 @@ def run(
     reporter = Reporter(trainer, checkpoints, metrics_of(config, world), goodput, peak_flops)
     end.attach(reporter)
     reporter.start()
+    gc.freeze()  # what is loaded stays, so that no collection looks through it
+    gc.enable()
     done = False
     if not stop.agreed_now():
         with alone(), report_compile_errors():

@@ -136,7 +136,7 @@ class Trainer:
         self.stall_seconds = 0.0
         starting = self._first
         count = self.steps - self.step if steps is None else steps
-        if self._first and count > 0:
+        if self._first and count > 0 and self.world.size > 2:
             self._lay_out_buckets()
         source = training_steps(
             self.workload, self.cursor, self.world, self._micro_batch, self.position, count
@@ -259,7 +259,7 @@ class Trainer:
         DDP rebuilds its buckets before the second forward pass of a process, in the order in which gradients arrived
         (torch/nn/parallel/distributed.py, `_rebuild_buckets`). With three or more processes, a sum depends on the place
         of a gradient in its bucket. A resumed process would compute its first step with other buckets than a process
-        that never stopped, and end with different weights.
+        that never stopped, and end with different weights. The sum of two does not depend on their order.
         """
         if not isinstance(self.model, DistributedDataParallel):
             return

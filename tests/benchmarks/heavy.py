@@ -5,6 +5,11 @@ python -m torch.distributed.run ... -m tests.benchmarks.heavy OPTION...
 
 from __future__ import annotations
 
+import gc
+
+if __name__ == "__main__":
+    gc.disable()  # as trainer.train does when it is the program
+
 from trainer import train
 from trainer.workloads import gpt
 
