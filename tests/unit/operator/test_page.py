@@ -19,7 +19,7 @@ REASONS = {value for name, value in vars(n).items() if name.startswith("REASON_"
 
 
 def test_each_reason_is_reported_with_what_to_do() -> None:
-    table, _, rest = PAGE.partition("## A job's way")[2].partition("\n\n`kubectl get tj`")
+    table, _, rest = PAGE.partition("## Phases and reasons")[2].partition("\n\n`kubectl get tj`")
     reported = set(re.findall(r"`([A-Z][A-Za-z]+)`", table + rest)) | set(
         re.findall(r"^\| ([A-Z]\w+) \| \|", table, re.M)
     )
