@@ -17,19 +17,6 @@ from trainer.contract import Exit, TrainerError
 from trainer.stores import destination
 from trainer.workloads import DIGITS, MODELS
 
-_AT_LEAST_ONE = (
-    *(
-        "epochs",
-        "steps",
-        "batch_size",
-        "micro_batch_size",
-        "sequence_length",
-        "bucket_megabytes",
-        "log_every",
-    ),
-    *("evaluate_every", "checkpoint_every", "checkpoint_keep", "expected_nodes", "processes_per_node"),
-)
-_AT_LEAST_ZERO = ("warmup_steps", "weight_decay", "gradient_clip", "metrics_port", "restart")
 # Three years. torch adds a timeout to the time since boot, in nanoseconds of 64 bits.
 _MOST_SECONDS = 100_000_000
 _CHOICES = {
@@ -42,8 +29,11 @@ _CHOICES = {
 RUN_ID = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
-def _option(kind: type, default: object, help: str, env: str | None = None) -> Any:
-    return field(default=default, metadata={"kind": kind, "help": help, "env": env})
+def _option(
+    kind: type, default: object, help: str, env: str | None = None, minimum: int | None = None
+) -> Any:
+    minimum = 1 if kind is int and minimum is None else minimum
+    return field(default=default, metadata={"kind": kind, "help": help, "env": env, "minimum": minimum})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +62,16 @@ class Config:
     learning_rate: float | None = _option(
         float, None, "learning rate of AdamW after the warm-up; it decays linearly to 0. Default: by model"
     )
-    warmup_steps: int | None = _option(int, None, "steps in which the learning rate rises. Default: by model")
-    weight_decay: float | None = _option(float, None, "weight decay of matrices. Default: by model")
-    gradient_clip: float | None = _option(
-        float, None, "maximum norm of a step's gradient, 0 for no limit. Default: by model"
+    warmup_steps: int | None = _option(
+        int, None, "steps in which the learning rate rises. Default: by model", minimum=0
     )
-    seed: int = _option(int, 0, "seed of the initial weights and of the order of the data")
+    weight_decay: float | None = _option(
+        float, None, "weight decay of matrices. Default: by model", minimum=0
+    )
+    gradient_clip: float | None = _option(
+        float, None, "maximum norm of a step's gradient, 0 for no limit. Default: by model", minimum=0
+    )
+    seed: int = _option(int, 0, "seed of the initial weights and of the order of the data", minimum=0)
     precision: str = _option(
         str, "auto", "bf16, fp16 or fp32; auto: fp32 on the CPU, bf16 on GPUs that support it, else fp16"
     )
@@ -94,7 +88,11 @@ class Config:
         str, None, "directory for <run id>.jsonl and TensorBoard files; without it, none are written"
     )
     metrics_port: int = _option(
-        int, 0, "port of rank 0 that serves metrics for Prometheus; 0 for none", contract.METRICS_PORT
+        int,
+        0,
+        "port of rank 0 that serves metrics for Prometheus; 0 for none",
+        contract.METRICS_PORT,
+        minimum=0,
     )
     checkpoint_uri: str | None = _option(
         str,
@@ -138,7 +136,7 @@ class Config:
         int, None, "expected processes per node", contract.PROCESSES_PER_NODE
     )
     restart: int = _option(
-        int, 0, "earlier attempts of this run, for the log and the metadata", contract.RESTART
+        int, 0, "earlier attempts of this run, for the log and the metadata", contract.RESTART, minimum=0
     )
 
     @classmethod
@@ -185,16 +183,11 @@ class Config:
 
     def _problems(self) -> list[str]:
         found = []
-        for name in _AT_LEAST_ONE:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                found.append(f"{name}: {value} is less than 1")
-        for name in _AT_LEAST_ZERO:
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < float("inf"):
-                found.append(
-                    f"{name}: {value} is less than 0" if value < 0 else f"{name}: {value} is no number"
-                )
+        for each in fields(self):
+            value, minimum = getattr(self, each.name), each.metadata["minimum"]
+            if value is not None and minimum is not None and not minimum <= value < float("inf"):
+                problem = f"less than {minimum}" if value < minimum else "no number"
+                found.append(f"{each.name}: {value} is {problem}")
         if self.learning_rate is not None and not 0 < self.learning_rate < float("inf"):
             found.append(f"learning_rate: {self.learning_rate} is not a positive number")
         for name in ("timeout_seconds", "start_timeout_seconds"):
@@ -213,7 +206,7 @@ class Config:
                 for name in ("model", "sequence_length")
                 if getattr(self, name) is not None
             ]
-        if not 0 <= self.seed < 2**63:
+        if self.seed >= 2**63:
             found.append(f"seed: {self.seed} is not between 0 and 2^63 - 1")
         if self.metrics_port > 65535:
             found.append(f"metrics_port: {self.metrics_port} is not a port; it must be 0 to 65535")

@@ -11,7 +11,6 @@ import faulthandler
 import os
 import pickle
 import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -35,28 +34,6 @@ _TIMED_OUT = (
     "wait timeout after",
     "Watchdog caught collective operation timeout",
 )
-
-
-class Stillness:
-    """Measure how long a counter has not changed. Pure.
-
-    The time between two updates counts as `longest_gap` seconds at most: after a longer gap this whole process was
-    stopped (Ctrl-Z, suspend, a debugger).
-    """
-
-    def __init__(self, longest_gap: float) -> None:
-        self._longest_gap = longest_gap
-        self._count: int | None = None
-        self._updated = self._still = 0.0
-
-    def update(self, count: int, now: float) -> float:
-        """Return the seconds since the counter last changed; `now` is in seconds of a monotonic clock."""
-        if count == self._count:
-            self._still += min(now - self._updated, self._longest_gap)
-        else:
-            self._count, self._still = count, 0.0
-        self._updated = now
-        return self._still
 
 
 class Watch:
@@ -123,10 +100,11 @@ class Watch:
 
     def _watch(self) -> None:
         poll = min(POLL_SECONDS, self._limits[False] / 4)
-        stillness = Stillness(2 * poll)
+        beats, still = self._beats, 0.0
         while not self._ended.wait(poll):
             phase, limit = self._now
-            still = stillness.update(self._beats, time.monotonic())
+            # This counts polls, not time: in a process that was stopped (Ctrl-Z, a debugger), nothing polls either.
+            beats, still = self._beats, still + poll if beats == self._beats else 0.0
             if still >= limit:
                 self._hung = True
                 place = self._directory or "stderr"

@@ -16,17 +16,9 @@ from torch._C import _distributed_c10d as c10d
 
 from tests.integration.trainer.test_stopping import wait_for
 from trainer.contract import Exit
-from trainer.hang import Stillness, Watch, prepare, timed_out, write_dumps
+from trainer.hang import Watch, prepare, timed_out, write_dumps
 
 pytestmark = pytest.mark.trainer
-
-
-def test_stillness_counts_only_the_time_that_was_watched() -> None:
-    stillness = Stillness(longest_gap=2.0)
-    assert [stillness.update(7, now) for now in (0.0, 1.0, 2.5)] == [0.0, 1.0, 2.5]
-    assert stillness.update(7, 1000.0) == 4.5, "the process itself was stopped for the rest"
-    assert stillness.update(8, 1001.0) == 0.0
-    assert stillness.update(8, 1002.0) == 1.0
 
 
 @pytest.fixture
