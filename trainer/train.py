@@ -165,9 +165,7 @@ def metrics_of(config: Config, world: World) -> Metrics:
     if world.rank != 0:
         return Metrics([])
     directory = Path(config.metrics_directory) if config.metrics_directory else None
-    return open_metrics(
-        config.run_id, directory=directory, tensorboard=directory is not None, port=config.metrics_port
-    )
+    return open_metrics(config.run_id, directory=directory, port=config.metrics_port)
 
 
 def model_weights(trainer: Trainer) -> dict[str, Tensor]:

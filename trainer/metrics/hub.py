@@ -75,7 +75,6 @@ def open_metrics(
     run: str,
     *,
     directory: Path | None,
-    tensorboard: bool,
     port: int,
     host: str = "",
     stream: TextIO | None = None,
@@ -84,8 +83,7 @@ def open_metrics(
 
     Args:
         run: The run id.
-        directory: For `<run>.jsonl` and `tensorboard/<run>`. None writes no files.
-        tensorboard: Whether to write events for TensorBoard.
+        directory: For `<run>.jsonl` and TensorBoard's `tensorboard/<run>`. None writes no files.
         port: The port of /metrics, 0 for none.
         host: The address of /metrics, "" for all.
         stream: Where problems are printed, by default stderr.
@@ -93,8 +91,7 @@ def open_metrics(
     makers: list[tuple[str, Callable[[], Sink]]] = []
     if directory is not None:
         makers.append(("records", lambda: RecordFile(directory, run)))
-        if tensorboard:
-            makers.append(("tensorboard", lambda: EventFile(directory / "tensorboard", run)))
+        makers.append(("tensorboard", lambda: EventFile(directory / "tensorboard", run)))
     if port:
         makers.append((f"prometheus on port {port}", lambda: Exposition(run, host, port)))
     sinks = []

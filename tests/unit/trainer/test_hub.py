@@ -79,7 +79,7 @@ def test_closing_closes_all_though_one_fails() -> None:
 
 def test_everything_that_is_asked_for_is_there(tmp_path: Path, port: int) -> None:
     said = io.StringIO()
-    metrics = open_metrics("r1", directory=tmp_path, tensorboard=True, port=port, host=HOST, stream=said)
+    metrics = open_metrics("r1", directory=tmp_path, port=port, host=HOST, stream=said)
     for record in (START, STEP):
         metrics.write(record)
     with closing(http.client.HTTPConnection(HOST, port, timeout=5)) as connection:
@@ -95,12 +95,10 @@ def test_everything_that_is_asked_for_is_there(tmp_path: Path, port: int) -> Non
         socket.create_connection((HOST, port), timeout=5)
 
 
-def test_nothing_is_there_that_is_not_asked_for(tmp_path: Path) -> None:
-    metrics = open_metrics("r1", directory=tmp_path, tensorboard=False, port=0)
-    metrics.write(STEP)
-    metrics.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["r1.jsonl"]
-    open_metrics("r1", directory=None, tensorboard=True, port=0).write(STEP)
+def test_without_directory_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    open_metrics("r1", directory=None, port=0).write(STEP)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_cant_be_opened_is_one_line_and_the_others_are_told(tmp_path: Path) -> None:
@@ -108,9 +106,7 @@ def test_what_cant_be_opened_is_one_line_and_the_others_are_told(tmp_path: Path)
     (tmp_path / "file").touch()
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
-        metrics = open_metrics(
-            "r1", directory=tmp_path / "file", tensorboard=True, port=port, host=HOST, stream=said
-        )
+        metrics = open_metrics("r1", directory=tmp_path / "file", port=port, host=HOST, stream=said)
     metrics.write(STEP)
     lines = said.getvalue().splitlines()
     assert [line.partition(": [")[0] for line in lines] == [
