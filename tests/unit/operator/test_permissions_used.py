@@ -118,7 +118,6 @@ def gang_in_a_queue_of_kai(api: FakeApi) -> None:
             api.put(place, {**api.objects[place], "status": sync_pod_status(ready=True)})
     reconcile()
     assert set(places) <= set(api.objects)
-    edit(api, SERVICE, clusterIP="10.0.0.1")
     edit(api, QUEUE, parentKaiQueue="org")
     workers(api, "Running")
     edit(api, JOB, workspace={**SENT, "digest": "sha256:" + "b" * 64})
