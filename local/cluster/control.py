@@ -2,7 +2,8 @@
 
 `serve` is the entry point of the server, `request` that of the client.
 
-POST   /clusters          name, version, issuer, region, arn; answers when the API server is ready
+POST   /clusters          local.cluster.control_plane.Request, of the emulator, which has checked it; answers when
+                          the API server is ready
 DELETE /clusters/<name>   stops the control plane and removes its files
 GET    /status            processes, clusters, memory and CPU time of everything in the namespace
 POST   /shutdown          ends the local cloud; answers at once
@@ -103,13 +104,7 @@ def _dispatch(controlled: Controlled, method: str, path: str, content: bytes) ->
         controlled.shut_down()
         return {}
     if route == ("POST", "/clusters"):
-        try:
-            body = json.loads(content)
-        except ValueError as error:
-            raise ControlError(400, f"the body is not JSON: {error}") from error
-        if not isinstance(body, dict):
-            raise ControlError(400, "the body must be a JSON object")
-        return controlled.create_cluster(body)
+        return controlled.create_cluster(json.loads(content))
     if method == "DELETE" and route[1].startswith("/clusters/"):
         controlled.delete_cluster(unquote(route[1].removeprefix("/clusters/")))
         return {}

@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterator
 
 from local.cluster import namespaces
 from local.cluster.control import ControlError, JsonObject, request
-from local.cluster.network import is_free
 from local.cluster.processes import last_line
-from local.cluster.record import Process, port_holder, read_stat, recorded, remove_records, running
+from local.cluster.record import Process, read_stat, recorded, remove_records, running
 from local.cluster.supervisor import child_environment
 from local.home import CHECKOUT, Home, write_atomically
 from local.ports import free_ports
@@ -180,7 +179,6 @@ def _check_disk(home: Home) -> None:
 
 def _start(home: Home) -> Process:
     chosen = namespaces.options()
-    port = _port(private=namespaces.is_private(chosen))
     command = [
         "unshare",
         *chosen,
@@ -190,7 +188,7 @@ def _start(home: Home) -> Process:
         "--home",
         str(home.root),
         "--port",
-        str(port),
+        str(free_ports(1)[0]),
     ]
     if namespaces.is_private(chosen):
         command.append("--private-network")
@@ -222,21 +220,6 @@ def _put_logs_aside(home: Home) -> None:
         previous.mkdir()
         for file in old:
             os.rename(file, previous / file.name)
-
-
-def _port(*, private: bool) -> int:
-    """Return the emulator's port: `$TRAINYARD_AWS_PORT`, otherwise a free one."""
-    text = os.environ.get("TRAINYARD_AWS_PORT")
-    if not text:
-        return free_ports(1)[0]
-    if not text.isdigit() or not 1 <= int(text) <= 65535:
-        raise CloudError(f"TRAINYARD_AWS_PORT={text} is no port: it must be a number from 1 to 65535")
-    port = int(text)
-    if not private and not is_free(port):
-        raise CloudError(
-            f"port {port} (TRAINYARD_AWS_PORT) is in use by {port_holder(port)}: end it, or choose another port"
-        )
-    return port
 
 
 def _wait_ready(home: Home, process: Process) -> None:

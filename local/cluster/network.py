@@ -68,14 +68,3 @@ def claim_number() -> Claim:
             continue
         return Claim(number, holder)
     raise RuntimeError(f"none of 127.64.0.1:443 to 127.{63 + CLUSTERS}.0.1:443 can be bound: {reason}")
-
-
-def is_free(port: int) -> bool:
-    """Return whether a process can listen on a TCP port of 127.0.0.1."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

@@ -6,7 +6,6 @@ A process is identified by its id and start time, because the kernel reuses ids.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,28 +86,3 @@ def remove_records(home: Home) -> None:
     """Remove the records of a cloud that has ended."""
     for file in (home.cloud_file, supervisor_file(home), home.aws_file, home.control_socket):
         file.unlink(missing_ok=True)
-
-
-def port_holder(port: int) -> str:
-    """Return `process 123 (name)` that listens on a TCP port of this machine.
-
-    Processes of other users may be hidden; then the text says only that.
-    """
-    inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            lines = Path(table).read_text().splitlines()[1:]
-        except FileNotFoundError:  # IPv6 is off
-            continue
-        for fields in (line.split() for line in lines):
-            if fields[3] == "0A" and int(fields[1].rsplit(":", 1)[1], 16) == port:
-                inodes.add(f"socket:[{fields[9]}]")
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            if any(os.readlink(descriptor) in inodes for descriptor in (entry / "fd").iterdir()):
-                return f"process {entry.name} ({(entry / 'comm').read_text().strip()})"
-        except OSError:  # it ended, or belongs to another user
-            continue
-    return "a process of another user"

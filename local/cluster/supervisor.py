@@ -9,7 +9,6 @@ import contextlib
 import datetime
 import json
 import os
-import re
 import shutil
 import sys
 import threading
@@ -17,7 +16,6 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Mapping
-from typing import Any
 
 from local.cluster import kubeconfig
 from local.cluster.control import ControlError, JsonObject, serve
@@ -34,8 +32,6 @@ ACCOUNT = "123456789012"
 HEALTH_SECONDS = 60.0
 POLL_SECONDS = 0.1
 AWS_TRIES = 3
-# Cluster names that EKS accepts. Here the name is also a directory.
-NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")
 # Variables of the user that no process of the cloud may see.
 PRIVATE = ("AWS_", "PULUMI_", "KUBECONFIG", "TRAINYARD_")
 
@@ -206,7 +202,7 @@ class Supervisor:
 
     def create_cluster(self, body: JsonObject) -> JsonObject:
         """See `local.cluster.control`."""
-        request = parse_request(body)
+        request = Request(**body)
         with self._lock:
             if request.name in self._clusters or request.name in self._starting:
                 raise ControlError(409, f"cluster {request.name} exists already")
@@ -278,20 +274,3 @@ class Supervisor:
             documents = {name: plane.administrator for name, plane in self._clusters.items()}
             before = kubeconfig.read(self._home.kubeconfig)
             kubeconfig.write(self._home.kubeconfig, kubeconfig.merge(documents, before))
-
-
-def parse_request(body: Mapping[str, Any]) -> Request:
-    """Validate the emulator's request for a cluster.
-
-    Raises:
-        ControlError: 400; the message names the member.
-    """
-    values: dict[str, str] = {}
-    for member in ("name", "version", "issuer", "region", "arn"):
-        value = body.get(member)
-        if not isinstance(value, str) or not value:
-            raise ControlError(400, f"{member}: must be a string that is not empty, got {value!r}")
-        values[member] = value
-    if not NAME.fullmatch(values["name"]):
-        raise ControlError(400, f"name: {values['name']!r} must match {NAME.pattern}")
-    return Request(**values)

@@ -149,25 +149,6 @@ class Context:
     moved_ports: dict[str, dict[int, int]] = field(default_factory=dict)
     instances: dict[str, Object] = field(default_factory=dict)
 
-    def port_for(self, uid: str, wanted: int) -> int:
-        """Return the port that a pod's program uses instead of `wanted`. Later calls return the same port."""
-        ports = self.moved_ports.setdefault(uid, {})
-        if wanted not in ports:
-            taken = {port for each in self.moved_ports.values() for port in each.values()}
-            (ports[wanted],) = free_ports(1, taken)
-        return ports[wanted]
-
-    def hosts_text(self, namespace: str, itself: str, ip: str) -> str:
-        """Return the current hosts file of a pod."""
-        answers = network.records(self.services.objects.values(), self.pods.objects.values())
-        return network.hosts_file(answers, namespace, itself, ip)
-
-    def event(self, pod: Object, kind: str, reason: str, message: str) -> None:
-        """Post an Event about a pod in the background. `kind` is Normal or Warning."""
-        source = {"component": "kubelet", "host": pod["spec"].get("nodeName", "")}
-        event = {"type": kind, "reason": reason, "message": message, "source": source}
-        self.tasks.start(post_event(self.api, "Pod", pod, event), f"event {reason}")
-
 
 class PodSite:
     """Names, directories, address and ports of a pod.
@@ -229,8 +210,10 @@ class PodSite:
                 return
 
     def event(self, kind: str, reason: str, message: str) -> None:
-        """Post an Event about this pod."""
-        self.context.event(self.item, kind, reason, message)
+        """Post an Event about this pod in the background. `kind` is Normal or Warning."""
+        source = {"component": "kubelet", "host": self.item["spec"].get("nodeName", "")}
+        event = {"type": kind, "reason": reason, "message": message, "source": source}
+        self.context.tasks.start(post_event(self.context.api, "Pod", self.item, event), f"event {reason}")
 
     def publish(self) -> None:
         """Report the current state soon."""
@@ -253,6 +236,13 @@ class PodSite:
             data = text.encode()
             file.write(data.ljust(self.hosts_file.stat().st_size, b"\n"))
             file.truncate(len(data))
+
+    def create_hosts_file(self) -> None:
+        """Create the hosts file with the names of the present Services and pods."""
+        services, pods = self.context.services.objects, self.context.pods.objects
+        answers = network.records(services.values(), pods.values())
+        self.hosts_file.touch()
+        self.write_hosts(network.hosts_file(answers, self.namespace, self.own_names, self.ip))
 
     def facts(self) -> Facts:
         """Return the facts that environment and volumes may refer to."""
@@ -277,8 +267,12 @@ class PodSite:
         return found
 
     def port_for(self, wanted: int) -> int:
-        """Return the port that a program of this pod uses instead of `wanted`."""
-        return self.context.port_for(self.uid, wanted)
+        """Return the port that a program of this pod uses instead of `wanted`. Later calls return the same port."""
+        every = self.context.moved_ports
+        ports = every.setdefault(self.uid, {})
+        if wanted not in ports:
+            (ports[wanted],) = free_ports(1, {port for each in every.values() for port in each.values()})
+        return ports[wanted]
 
     def port(self, port: int | str) -> int | None:
         """Return the port in use for a declared port or port name."""

@@ -180,8 +180,7 @@ class Pod(PodSite):
         while not self.stopping.is_set():
             try:
                 self.directory.mkdir(parents=True, exist_ok=True)
-                self.hosts_file.touch()
-                self.write_hosts(self.context.hosts_text(self.namespace, self.own_names, self.ip))
+                self.create_hosts_file()
                 self.role = await self._find_role()
                 await self.volumes.prepare()
                 return True

@@ -5,10 +5,9 @@ ensure_other(tool)            do the same for a tool that not every local cloud 
 module_directory("karpenter") the tool's module as published: charts, manifests
 """
 
+from local.tools.errors import ToolError
+from local.tools.pins import OPTIONAL_TOOLS, TOOLS
 from local.tools.registry import (
-    OPTIONAL_TOOLS,
-    TOOLS,
-    ToolError,
     cache_directory,
     ensure,
     ensure_other,

@@ -22,17 +22,6 @@ from local.tools.pins import OPTIONAL_TOOLS, TOOLS
 from local.tools.progress import Progress, SilentProgress
 from local.tools.tool import Archive, Tool
 
-__all__ = [
-    "OPTIONAL_TOOLS",
-    "TOOLS",
-    "ToolError",
-    "cache_directory",
-    "ensure",
-    "ensure_other",
-    "module_directory",
-    "module_directory_of",
-]
-
 # The program that users start themselves, from a shell outside the local cloud's network.
 ENTERING = "kubectl"
 

@@ -68,9 +68,6 @@ class EksResponse(BaseResponse):  # type: ignore[misc]
             raise not_found(f"No update found for id: {update_id}")
         return ActionResult({"update": cluster.updates[update_id]})
 
-    def list_updates(self) -> ActionResult:
-        return self._page("updateIds", list(self._cluster().updates))
-
     def describe_cluster_versions(self) -> ActionResult:
         asked, support = self._get_param("clusterVersions"), self._get_param("versionStatus")
         # EKS lists a version without support only if the request asks for all versions.
@@ -83,10 +80,6 @@ class EksResponse(BaseResponse):  # type: ignore[misc]
             and (not self._get_param("defaultOnly") or each["defaultVersion"])
         ]
         return self._page("clusterVersions", found)
-
-    def list_insights(self) -> ActionResult:
-        self._cluster()
-        return ActionResult({"insights": []})
 
     # --- node groups
 
@@ -164,10 +157,6 @@ class EksResponse(BaseResponse):  # type: ignore[misc]
         return ActionResult(
             {"clusterName": cluster.name, "principalArn": principal, "associatedAccessPolicies": policies}
         )
-
-    def list_access_policies(self) -> ActionResult:
-        policies = [{"name": n, "arn": access.POLICY_PREFIX + n} for n in access.POLICY_GROUPS]
-        return self._page("accessPolicies", policies)
 
     def _principal(self) -> str:
         return unquote(self._get_param("principalArn"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,20 +84,6 @@ def test_a_stack_file_that_is_not_there_is_named() -> None:
     answer = deploy("up", "--stack", "nowhere", "--cloud", "local", seconds=60)
     assert answer.code == 1
     assert "Pulumi.nowhere.yaml does not exist" in answer.output
-
-
-def test_a_port_in_use_is_one_line_and_the_next_start_works(other_home: dict[str, str]) -> None:
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        holder.listen()
-        port = str(holder.getsockname()[1])
-        start = [sys.executable, "-m", "local", "up"]
-        answer = run(start, {**other_home, "TRAINYARD_AWS_PORT": port}, 60)
-        assert answer.code != 0
-        assert port in answer.output
-        assert str(os.getpid()) in answer.output, "the holder is not named"
-    again = run(start, {**other_home, "TRAINYARD_AWS_PORT": port}, 60)
-    assert again.code == 0, again.output
 
 
 def test_a_stale_process_record_is_taken_over(other_home: dict[str, str]) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -99,32 +97,6 @@ def test_up_keeps_the_delays_of_its_options(home: Home) -> None:
     lifecycle.up(home, lambda _: None, boot_seconds=1.5)
     lifecycle.up(home, lambda _: None, gpu_delay_seconds=0.5)
     assert home.settings() == {"bootSeconds": 1.5, "gpuDelaySeconds": 0.5}
-
-
-@pytest.fixture
-def listener() -> Iterator[int]:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        yield server.getsockname()[1]
-
-
-def test_a_port_in_use_is_named_with_its_holder(
-    home: Home, listener: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRAINYARD_AWS_PORT", str(listener))
-    monkeypatch.setattr(namespaces, "options", lambda: namespaces.ROOT)
-    with pytest.raises(CloudError) as caught:
-        lifecycle.up(home, lambda _: None)
-    assert f"port {listener} (TRAINYARD_AWS_PORT) is in use by process {os.getpid()} (" in str(caught.value)
-
-
-@pytest.mark.parametrize("text", ["abc", "0", "65536", "-1"])
-def test_a_port_that_is_none_is_refused(home: Home, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setenv("TRAINYARD_AWS_PORT", text)
-    monkeypatch.setattr(namespaces, "options", lambda: namespaces.ROOT)
-    with pytest.raises(CloudError, match="a number from 1 to 65535"):
-        lifecycle.up(home, lambda _: None)
 
 
 def test_a_full_disk_is_one_line_with_what_is_needed(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

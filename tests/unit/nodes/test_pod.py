@@ -67,6 +67,14 @@ class FakeApi:
         return {"metadata": {"uid": self.uid}}
 
 
+class Reported(Pod):
+    """A pod that appends its events to a list."""
+
+    def event(self, kind: str, reason: str, message: str) -> None:
+        events: list[tuple[str, str]] = vars(self.context)["events"]
+        events.append((reason, message))
+
+
 class World:
     """One pod on a machine, and what it said in events."""
 
@@ -86,12 +94,13 @@ class World:
             config_maps=nothing,
             secrets=nothing,
             allocatable={},
-            hosts_text=lambda *_: "",
-            event=lambda _pod, _kind, reason, message: self.events.append((reason, message)),
+            services=nothing,
+            pods=nothing,
+            events=self.events,
         )
         metadata = {"uid": "u1", "namespace": "n", "name": "p"}
         self.item: dict[str, Any] = {"metadata": metadata, "spec": {"nodeName": "node-1"} | spec}
-        self.pod = Pod(self.context, self.item)
+        self.pod = Reported(self.context, self.item)
 
     async def deleted(self, life: asyncio.Task[None]) -> None:
         """Delete it in the API, and wait until it is removed."""
