@@ -40,8 +40,18 @@ PASSING: Final = (
 )
 
 
+# Resource -> EC2's operation that lists it, and the key of its id.
+_RESOURCES: Final = {
+    "network interface": ("describe_network_interfaces", "NetworkInterfaces", "NetworkInterfaceId"),
+    "security group": ("describe_security_groups", "SecurityGroups", "GroupId"),
+    "launch template": ("describe_launch_templates", "LaunchTemplates", "LaunchTemplateId"),
+    "endpoint": ("describe_vpc_endpoints", "VpcEndpoints", "VpcEndpointId"),
+}
+Filters = list[dict[str, Any]]
+
+
 class Account:
-    """An `AccountApi` and a `RemainsApi`.
+    """The calls of the drain to the AWS account. Methods that remove something return its names.
 
     `pools` names the stack's pools in an existing cluster, where other instances have the cluster's tags, too. It is
     None if the stack created the cluster.
@@ -55,11 +65,12 @@ class Account:
         self._logs = session.client("logs")
 
     def instances(self) -> list[str]:
+        """Return the ids of Karpenter's instances for the cluster or, in an existing one, for the stack's pools."""
         return self._instances({"Name": "instance-state-name", "Values": ALIVE})
 
     def _instances(self, *more: dict[str, Any]) -> list[str]:
         """Return Karpenter's instances, with those that were terminated in the last hour, which EC2 still lists."""
-        filters = [*self._karpenters(), {"Name": "tag-key", "Values": [LABEL_NODEPOOL]}, *more]
+        filters = [*self._of_karpenter(), {"Name": "tag-key", "Values": [LABEL_NODEPOOL]}, *more]
         pages = self._ec2.get_paginator("describe_instances").paginate(Filters=filters)
         return [
             instance["InstanceId"]
@@ -69,47 +80,37 @@ class Account:
         ]
 
     def terminate(self, instances: list[str]) -> None:
+        """Terminate instances."""
         self._ec2.terminate_instances(InstanceIds=instances)
 
     def remove_leftovers_of_instances(self) -> list[str]:
-        return [*self.remove_interfaces(), *self._remove_templates(), *self._remove_profiles()]
+        """Remove free interfaces, launch templates and instance profiles."""
+        return [
+            *self.remove_interfaces(),
+            *self._remove("launch template", self._of_karpenter()),
+            *self._remove_profiles(),
+        ]
 
     def remove_interfaces(self) -> list[str]:
         """Remove free interfaces of nodes, which would block the deletion of subnets and groups."""
-        found: set[str] = set()
-        for filters in (self._karpenters(), *self._network_plugins()):
-            free = [*filters, {"Name": "status", "Values": ["available"]}]
-            found |= set(self._ids("describe_network_interfaces", "NetworkInterfaces", free))
-        return [
-            f"network interface {each}"
-            for each in sorted(found)
-            if _passes(self._ec2.delete_network_interface, NetworkInterfaceId=each)
-        ]
+        free = {"Name": "status", "Values": ["available"]}
+        removed: list[str] = []
+        for filters in (self._of_karpenter(), *self._of_network_plugin()):
+            removed += self._remove("network interface", [*filters, free])
+        return removed
 
     def remove_cluster_group(self) -> list[str]:
         """Remove EKS's security group, which remains if an interface uses it when the cluster is deleted."""
-        found = self._ids("describe_security_groups", "SecurityGroups", self._tagged(EKS_CLUSTER_TAG))
-        return [
-            f"security group {each}"
-            for each in sorted(found)
-            if _passes(self._ec2.delete_security_group, GroupId=each)
-        ]
+        return self._remove("security group", self._tagged(EKS_CLUSTER_TAG))
 
     def remove_guardduty(self, vpc: str) -> list[str]:
-        """Remove GuardDuty's endpoint and group in one VPC."""
-        filters = [
-            {"Name": "vpc-id", "Values": [vpc]},
-            {"Name": f"tag:{GUARDDUTY_TAG}", "Values": ["true"]},
-        ]
-        endpoints = self._ids("describe_vpc_endpoints", "VpcEndpoints", filters)
+        """Remove GuardDuty's endpoint and group in one VPC. The group can go after the endpoint's interfaces."""
+        endpoints = self._find("endpoint", _of_guardduty(vpc))
         if endpoints:
             self._ec2.delete_vpc_endpoints(VpcEndpointIds=endpoints)
-        groups = self._ids("describe_security_groups", "SecurityGroups", filters)
-        gone = [each for each in groups if _passes(self._ec2.delete_security_group, GroupId=each)]
-        return [
-            *(f"GuardDuty's endpoint {each}" for each in endpoints),
-            *(f"GuardDuty's security group {each}" for each in gone),
-        ]
+        removed = [*(f"endpoint {each}" for each in endpoints)]
+        removed += self._remove("security group", _of_guardduty(vpc))
+        return [f"GuardDuty's {each}" for each in removed]
 
     def remove_late_logs(self) -> list[str]:
         """Delete the control plane's log group if EKS created it again.
@@ -131,71 +132,45 @@ class Account:
 
     def remaining(self, vpc: str | None) -> list[str]:
         """Return what is left: interfaces of the cluster in any state, its group, GuardDuty's endpoint and group."""
-        found = [
-            f"network interface {each}"
-            for each in self._ids(
-                "describe_network_interfaces", "NetworkInterfaces", self._tagged(INTERFACE_CLUSTER_TAG)
-            )
+        wanted = [
+            ("network interface", self._tagged(INTERFACE_CLUSTER_TAG)),
+            ("security group", self._tagged(EKS_CLUSTER_TAG)),
+            *((resource, _of_guardduty(vpc)) for resource in ("endpoint", "security group") if vpc),
         ]
-        groups = self._ids("describe_security_groups", "SecurityGroups", self._tagged(EKS_CLUSTER_TAG))
-        found += [f"security group {each}" for each in groups]
-        if vpc:
-            filters = [
-                {"Name": "vpc-id", "Values": [vpc]},
-                {"Name": f"tag:{GUARDDUTY_TAG}", "Values": ["true"]},
-            ]
-            for method, key in (
-                ("describe_vpc_endpoints", "VpcEndpoints"),
-                ("describe_security_groups", "SecurityGroups"),
-            ):
-                found += [f"GuardDuty's {each}" for each in self._ids(method, key, filters)]
-        return found
-
-    def _remove_templates(self) -> list[str]:
-        found = self._ids("describe_launch_templates", "LaunchTemplates", self._karpenters())
         return [
-            f"launch template {each}"
-            for each in sorted(found)
-            if _passes(self._ec2.delete_launch_template, LaunchTemplateId=each)
+            f"{resource} {each}" for resource, filters in wanted for each in self._find(resource, filters)
         ]
 
     def _remove_profiles(self) -> list[str]:
-        return [
-            f"instance profile {name}"
-            for name, roles in self._profiles()
-            if self._remove_profile(name, roles)
-        ]
-
-    def _profiles(self) -> Iterator[tuple[str, list[str]]]:
-        """Return instance profiles of this cluster and their roles.
-
-        Lists contain no tags, so it reads the tags of each profile.
-        """
+        """Remove instance profiles of this cluster. Lists contain no tags, so it reads the tags of each profile."""
+        removed: list[str] = []
         for page in self._iam.get_paginator("list_instance_profiles").paginate():
-            for profile in page["InstanceProfiles"]:
-                name = profile["InstanceProfileName"]
+            for name in (profile["InstanceProfileName"] for profile in page["InstanceProfiles"]):
                 try:
-                    found = self._iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
+                    profile = self._iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
                 except self._iam.exceptions.NoSuchEntityException:
                     continue
-                tags = {tag["Key"]: tag["Value"] for tag in found.get("Tags", [])}
-                ours = self._pools is None or tags.get(NODE_CLASS_TAG) in self._pools
-                if ours and tags.get(KARPENTER_CLUSTER_TAG) == self._cluster:
-                    yield name, [role["RoleName"] for role in profile["Roles"]]
+                tags = {tag["Key"]: tag["Value"] for tag in profile.get("Tags", [])}
+                of_pool = self._pools is None or tags.get(NODE_CLASS_TAG) in self._pools
+                if of_pool and tags.get(KARPENTER_CLUSTER_TAG) == self._cluster:
+                    removed += self._remove_profile(name, profile["Roles"])
+        return removed
 
-    def _remove_profile(self, name: str, roles: list[str]) -> bool:
+    def _remove_profile(self, name: str, roles: list[dict[str, Any]]) -> list[str]:
         for role in roles:
-            _passes(self._iam.remove_role_from_instance_profile, InstanceProfileName=name, RoleName=role)
-        return _passes(self._iam.delete_instance_profile, InstanceProfileName=name)
+            detach = self._iam.remove_role_from_instance_profile
+            _passes(detach, InstanceProfileName=name, RoleName=role["RoleName"])
+        deleted = _passes(self._iam.delete_instance_profile, InstanceProfileName=name)
+        return [f"instance profile {name}"] if deleted else []
 
-    def _karpenters(self) -> list[dict[str, Any]]:
+    def _of_karpenter(self) -> Filters:
         """Return filters of Karpenter's resources for the cluster or, in an existing one, the stack's pools."""
         of_cluster = self._tagged(KARPENTER_CLUSTER_TAG)
         if self._pools is None:
             return of_cluster
         return [*of_cluster, {"Name": f"tag:{LABEL_NODEPOOL}", "Values": sorted(self._pools)}]
 
-    def _network_plugins(self) -> Iterator[list[dict[str, Any]]]:
+    def _of_network_plugin(self) -> Iterator[Filters]:
         """Return filters of the VPC CNI's interfaces. Their tags name the instance, and no pool.
 
         An interface of another node may be about to be attached: it is available for some seconds before.
@@ -204,29 +179,37 @@ class Account:
         if self._pools is None:
             yield of_cluster
             return
-        machines = self._instances()
-        for first in range(0, len(machines), MOST_VALUES):
-            ids = machines[first : first + MOST_VALUES]
+        instances = self._instances()
+        for first in range(0, len(instances), MOST_VALUES):
+            ids = instances[first : first + MOST_VALUES]
             yield [*of_cluster, {"Name": f"tag:{INSTANCE_TAG}", "Values": ids}]
 
-    def _tagged(self, tag: str) -> list[dict[str, Any]]:
+    def _tagged(self, tag: str) -> Filters:
         return [{"Name": f"tag:{tag}", "Values": [self._cluster]}]
 
-    def _ids(self, method: str, key: str, filters: list[dict[str, Any]]) -> list[str]:
-        identity = {
-            "NetworkInterfaces": "NetworkInterfaceId",
-            "SecurityGroups": "GroupId",
-            "VpcEndpoints": "VpcEndpointId",
-            "LaunchTemplates": "LaunchTemplateId",
-        }[key]
-        pages = self._ec2.get_paginator(method).paginate(Filters=filters)
+    def _find(self, resource: str, filters: Filters) -> list[str]:
+        operation, key, identity = _RESOURCES[resource]
+        pages = self._ec2.get_paginator(operation).paginate(Filters=filters)
         gone = ("deleting", "deleted")
-        return [
+        return sorted(
             each[identity]
             for page in pages
             for each in page[key]
             if str(each.get("State", "")).lower() not in gone
-        ]
+        )
+
+    def _remove(self, resource: str, filters: Filters) -> list[str]:
+        delete = getattr(self._ec2, f"delete_{resource.replace(' ', '_')}")
+        identity = _RESOURCES[resource][2]
+        found = self._find(resource, filters)
+        return [f"{resource} {each}" for each in found if _passes(delete, **{identity: each})]
+
+
+def _of_guardduty(vpc: str) -> Filters:
+    return [
+        {"Name": "vpc-id", "Values": [vpc]},
+        {"Name": f"tag:{GUARDDUTY_TAG}", "Values": ["true"]},
+    ]
 
 
 def _passes(call: Any, **arguments: str) -> bool:

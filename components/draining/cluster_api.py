@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from botocore.exceptions import ClientError
@@ -12,19 +12,20 @@ from trainyard.k8s import eks
 from trainyard.k8s.client import ApiError, ApiUnavailable, Client, RetryPolicy
 from trainyard.k8s.names import KARPENTER_NAMESPACE
 
-from .claims import claims_of, top_owner
 from .kinds import (
     ALL_PODS,
     EVERYWHERE,
     NODES,
     VOLUMES,
+    Item,
     Kind,
     Scope,
+    claims_of,
     holds_a_node,
     metadata_of,
     name_of,
+    top_owner,
 )
-from .steps import DrainError
 
 T = TypeVar("T")
 
@@ -35,6 +36,10 @@ TLS_ERROR: Final = 0
 RETRY_SECONDS: Final = 60.0
 # The chart's Deployment (aws/karpenter-provider-aws, charts/karpenter, 1.14).
 CONTROLLER_PATH: Final = f"/apis/apps/v1/namespaces/{KARPENTER_NAMESPACE}/deployments/karpenter"
+
+
+class DrainError(Exception):
+    """Instances or objects are left. The message names them, and what to do."""
 
 
 def connect(session: Any, cluster: str, scope: Scope) -> Cluster | None:
@@ -53,7 +58,7 @@ def connect(session: Any, cluster: str, scope: Scope) -> Cluster | None:
 
 
 class Cluster:
-    """A `ClusterApi`. Every method can raise ApiError and DrainError. `label` names the cluster in messages."""
+    """The calls of the drain to a cluster. Each can raise ApiError and DrainError. `label` is for messages."""
 
     def __init__(self, client: Client, label: str, scope: Scope) -> None:
         self._client = client
@@ -61,21 +66,26 @@ class Cluster:
         self._scope = scope
 
     def names(self, kind: Kind) -> list[str]:
+        """Return the names of the stack's objects of a kind; none if the cluster does not know the kind."""
         if not self._scope.asks_for(kind):
             return []
         return [name_of(kind, item) for item in self._items(kind) if self._scope.has(kind, item)]
 
     def delete(self, kind: Kind, name: str) -> None:
+        """Delete an object and its dependents. It is no error if it does not exist."""
         self._request("DELETE", _path(kind, name), {"propagationPolicy": kind.propagation})
 
     def remove_finalizers(self, kind: Kind, name: str) -> None:
+        """Remove the finalizers of an object whose controller can't finish it."""
         self._request("PATCH", _path(kind, name), {"metadata": {"finalizers": None}}, content_type=MERGE)
 
     def controller_runs(self) -> bool:
+        """Return whether a pod of Karpenter's controller is available."""
         deployment = self._request("GET", CONTROLLER_PATH) or {}
         return int(deployment.get("status", {}).get("availableReplicas") or 0) > 0
 
     def delete_blocking_pods(self) -> list[str]:
+        """Delete the pods on the stack's nodes for which Karpenter would wait. Return their names."""
         nodes = frozenset(self.names(NODES))
         holding = [pod for pod in self._items(ALL_PODS) if nodes and holds_a_node(pod, nodes)]
         found = [name_of(ALL_PODS, pod) for pod in holding if "deletionTimestamp" not in metadata_of(pod)]
@@ -85,6 +95,7 @@ class Cluster:
         return found
 
     def forget_pods_of(self, nodes: frozenset[str]) -> list[str]:
+        """Remove the pods of deleted nodes, as far as permitted. Return their names."""
         of_nodes = [pod for pod in self._items(ALL_PODS) if pod.get("spec", {}).get("nodeName") in nodes]
         removed = []
         for name in (name_of(ALL_PODS, pod) for pod in of_nodes):
@@ -95,13 +106,15 @@ class Cluster:
         return removed
 
     def claims_of_volumes(self) -> list[str]:
+        """Return the volume claims, `<namespace>/<name>`, whose volumes a driver created and deletes."""
         bound = [
             item["spec"].get("claimRef") for item in self._items(VOLUMES) if self._scope.has(VOLUMES, item)
         ]
         return [f"{claim['namespace']}/{claim['name']}" for claim in bound if claim]
 
     def end_users_of_claims(self, claims: list[str]) -> list[str]:
-        wanted, found = frozenset(claims), dict[tuple[Kind, str], Mapping[str, Any]]()
+        """Delete the stack's pods that mount these claims, by their owners. Return what was not deleted before."""
+        wanted, found = frozenset(claims), dict[tuple[Kind, str], Item]()
         for pod in self._items(ALL_PODS):
             if self._scope.has(ALL_PODS, pod) and claims_of(pod) & wanted:
                 kind, item = top_owner(pod, self._get) or (ALL_PODS, pod)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import boto3
 
-from . import protection, remains, steps
+from . import protection, steps
 from .account_api import Account
 from .cluster_api import connect
 from .kinds import Scope
@@ -30,7 +30,7 @@ def at_delete(props: Mapping[str, Any]) -> None:
         # An earlier version of the program did not record it.
         late = float(props.get("lateLogSeconds", 0))
         account = Account(session, cluster)
-        remains.remove(account, vpc, timeout=timeout, late_logs=late, say=say, clock=steps.Clock())
+        steps.remove_remains(account, vpc, timeout=timeout, late_logs=late, say=say, clock=steps.Clock())
         return
     pools = None if props.get("pools") is None else frozenset(map(str, props["pools"]))
     account = Account(session, cluster, pools)

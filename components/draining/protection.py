@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from botocore.exceptions import ClientError
 
-from .steps import POLL_SECONDS, Clock, DrainError
+from .cluster_api import DrainError
+from .steps import POLL_SECONDS, Clock
 
 # An update of a cluster takes minutes, and there is one at a time.
 UPDATE_SECONDS: Final = 900.0

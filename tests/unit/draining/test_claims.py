@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from components.draining.claims import claims_of, top_owner
 from components.draining.cluster_api import Cluster
-from components.draining.kinds import DEPLOYMENTS, PYTORCH_JOBS, STATEFUL_SETS, TRAIN_JOBS, Kind, Scope
+from components.draining.kinds import OWNERS, PYTORCH_JOBS, TRAIN_JOBS, Kind, Scope, claims_of, top_owner
 from trainyard.k8s.client import ApiError
 
 pytestmark = pytest.mark.unit
@@ -48,17 +47,17 @@ def test_a_pod_mounts_named_claims_and_those_of_its_ephemeral_volumes() -> None:
     ("owners", "there", "found"),
     [
         ([owner("apps/v1", "ReplicaSet", "front-1")], {}, None),
-        ([owner("apps/v1", "StatefulSet", "base")], {"base": []}, (STATEFUL_SETS, "base")),
+        ([owner("apps/v1", "StatefulSet", "base")], {"base": []}, (OWNERS["apps", "StatefulSet"], "base")),
         (
             [owner("apps/v1", "ReplicaSet", "front-1")],
             {"front-1": [owner("apps/v1", "Deployment", "front")], "front": []},
-            (DEPLOYMENTS, "front"),
+            (OWNERS["apps", "Deployment"], "front"),
         ),
         # What an operator made is ended; the operator's own object is not of a kind that is known here.
         (
             [owner("apps/v1", "StatefulSet", "base")],
             {"base": [owner("db.example/v1", "Base", "b")]},
-            (STATEFUL_SETS, "base"),
+            (OWNERS["apps", "StatefulSet"], "base"),
         ),
         ([owner("db.example/v1", "StatefulSet", "base")], {"base": []}, None),
         ([owner("apps/v1", "StatefulSet", "base", controller=False)], {"base": []}, None),

@@ -8,7 +8,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from components.draining import entry, protection
-from components.draining.steps import DrainError
+from components.draining.cluster_api import DrainError
 from tests.unit.draining.test_steps import Time
 from tests.unit.emulator import Cloud
 

@@ -8,9 +8,8 @@ import pytest
 
 from components.drain import AtDelete
 from components.draining import entry
-from components.draining.cluster_api import Cluster, _path, connect
+from components.draining.cluster_api import Cluster, DrainError, _path, connect
 from components.draining.kinds import ALL_PODS, GANGS, NODES, PODS, QUEUES, SERVICES, Scope
-from components.draining.steps import DrainError
 from tests.unit.draining.test_account import launch
 from tests.unit.draining.test_steps import Time
 from tests.unit.emulator import Cloud

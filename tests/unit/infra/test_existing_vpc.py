@@ -17,6 +17,6 @@ REMAINS = "pulumi-python:dynamic/drain:Remains"
 
 @pytest.mark.parametrize(("name", "vpc"), [("g4dn-existing-vpc", None), ("g4dn", "trainyard-g4dn-id")])
 def test_what_searches_a_vpc_for_remains_is_told_of_the_stacks_own_alone(name: str, vpc: str | None) -> None:
-    """In a given VPC GuardDuty's endpoint and group are its owner's (`components.draining.remains`)."""
+    """In a given VPC GuardDuty's endpoint and group are its owner's (`components.draining.steps.remove_remains`)."""
     found = shipped(name).one(REMAINS).inputs
     assert found.get("vpc") == vpc
