@@ -25,6 +25,14 @@ def document(*statements: JsonObject) -> JsonObject:
     return {"Version": VERSION, "Statement": list(statements)}
 
 
+def allow(
+    sid: str, actions: str | list[str], resources: str | list[str], condition: JsonObject | None = None
+) -> JsonObject:
+    """Return a statement that allows actions on resources. `condition` maps operators to keys and values."""
+    statement = {"Sid": sid, "Effect": "Allow", "Action": actions, "Resource": resources}
+    return statement if condition is None else {**statement, "Condition": condition}
+
+
 def account_of(arn: str) -> str:
     """Return the account id in an ARN (arn:partition:service:region:account:resource)."""
     return arn.split(":")[4]
@@ -37,9 +45,7 @@ def partition_of(arn: str) -> str:
 
 def service_trust(service: str) -> JsonObject:
     """Return the trust policy for an AWS service, such as ec2.amazonaws.com."""
-    return document(
-        {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": service}},
-    )
+    return document({"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": service}})
 
 
 def service_account_trust(
@@ -102,43 +108,27 @@ def model_writer(*, bucket_arn: str, prefix: str, key_arn: str, checkpoints: str
     checkpoints.
     """
     below = [prefix] if checkpoints is None else [prefix, checkpoints]
-    return document(
-        {
-            "Sid": "ReadAndWriteModels",
-            "Effect": "Allow",
-            "Action": ["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"],
-            "Resource": f"{bucket_arn}/{prefix}/*",
-        },
-        *([] if checkpoints is None else [_checkpoint_keeper(f"{bucket_arn}/{checkpoints}/*")]),
-        {
-            "Sid": "ListModels" if checkpoints is None else "ListModelsAndCheckpoints",
-            "Effect": "Allow",
-            "Action": "s3:ListBucket",
-            "Resource": bucket_arn,
-            "Condition": {
-                "StringLike": {"s3:prefix": [each for name in below for each in (name, f"{name}/*")]}
-            },
-        },
-        {
-            "Sid": "UseTheBucketsKey",
-            "Effect": "Allow",
-            "Action": ["kms:Decrypt", "kms:GenerateDataKey"],
-            "Resource": key_arn,
-        },
+    # A version that is deleted without its id stays for as long as the bucket keeps it.
+    kept = allow(
+        "KeepCheckpoints",
+        ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"],
+        f"{bucket_arn}/{checkpoints}/*",
     )
-
-
-def _checkpoint_keeper(objects: str) -> JsonObject:
-    """Return the statement for checkpoints.
-
-    A version that is deleted without its id stays for as long as the bucket keeps it.
-    """
-    return {
-        "Sid": "KeepCheckpoints",
-        "Effect": "Allow",
-        "Action": ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"],
-        "Resource": objects,
-    }
+    return document(
+        allow(
+            "ReadAndWriteModels",
+            ["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"],
+            f"{bucket_arn}/{prefix}/*",
+        ),
+        *([] if checkpoints is None else [kept]),
+        allow(
+            "ListModels" if checkpoints is None else "ListModelsAndCheckpoints",
+            "s3:ListBucket",
+            bucket_arn,
+            {"StringLike": {"s3:prefix": [each for name in below for each in (name, f"{name}/*")]}},
+        ),
+        *_key(key_arn),
+    )
 
 
 def torchrun_worker(*, bucket_arns: list[str], workspaces: str, logs: str, key_arn: str | None) -> JsonObject:
@@ -175,25 +165,24 @@ def torchrun_submitter(
 
 
 def _objects(sid: str, actions: list[str], bucket_arns: list[str], place: str) -> JsonObject:
-    resources = [f"{arn}/{place}/*" for arn in bucket_arns]
-    return {"Sid": sid, "Effect": "Allow", "Action": actions, "Resource": resources}
+    return allow(sid, actions, [f"{arn}/{place}/*" for arn in bucket_arns])
 
 
 def _listing(bucket_arns: list[str], *places: str) -> JsonObject:
-    return {
-        "Sid": "ListThem",
-        "Effect": "Allow",
-        "Action": "s3:ListBucket",
-        "Resource": list(bucket_arns),
-        "Condition": {"StringLike": {"s3:prefix": [f"{place}/*" for place in places]}},
-    }
+    return allow(
+        "ListThem",
+        "s3:ListBucket",
+        list(bucket_arns),
+        {"StringLike": {"s3:prefix": [f"{place}/*" for place in places]}},
+    )
 
 
-def _key(arn: str | None) -> list[JsonObject]:
+def _key(arn: str | None, *, write: bool = True) -> list[JsonObject]:
     if arn is None:
         return []
-    actions = ["kms:Decrypt", "kms:GenerateDataKey"]
-    return [{"Sid": "UseTheBucketsKey", "Effect": "Allow", "Action": actions, "Resource": arn}]
+    return [
+        allow("UseTheBucketsKey", ["kms:Decrypt", "kms:GenerateDataKey"] if write else "kms:Decrypt", arn)
+    ]
 
 
 def bucket_access(*, bucket_arn: str, prefix: str | None, key_arn: str | None, write: bool) -> JsonObject:
@@ -202,35 +191,16 @@ def bucket_access(*, bucket_arn: str, prefix: str | None, key_arn: str | None, w
     `key_arn` is the key that encrypts the bucket. None if the owner of the bucket manages access to its key.
     """
     objects = f"{bucket_arn}/*" if prefix is None else f"{bucket_arn}/{prefix}/*"
-    listed: JsonObject = {
-        "Sid": "ListObjects",
-        "Effect": "Allow",
-        "Action": "s3:ListBucket",
-        "Resource": bucket_arn,
-    }
-    if prefix is not None:
-        listed["Condition"] = {"StringLike": {"s3:prefix": [prefix, f"{prefix}/*"]}}
-    statements: list[JsonObject] = [
-        {
-            "Sid": "ReadAndWriteObjects" if write else "ReadObjects",
-            "Effect": "Allow",
-            "Action": ["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"]
-            if write
-            else "s3:GetObject",
-            "Resource": objects,
-        },
-        listed,
-    ]
-    if key_arn is not None:
-        statements.append(
-            {
-                "Sid": "UseTheBucketsKey",
-                "Effect": "Allow",
-                "Action": ["kms:Decrypt", "kms:GenerateDataKey"] if write else "kms:Decrypt",
-                "Resource": key_arn,
-            }
-        )
-    return document(*statements)
+    below = None if prefix is None else {"StringLike": {"s3:prefix": [prefix, f"{prefix}/*"]}}
+    return document(
+        allow(
+            "ReadAndWriteObjects" if write else "ReadObjects",
+            ["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"] if write else "s3:GetObject",
+            objects,
+        ),
+        allow("ListObjects", "s3:ListBucket", bucket_arn, below),
+        *_key(key_arn, write=write),
+    )
 
 
 # The same in every partition (https://docs.aws.amazon.com/vpc/latest/userguide/flow-logs-iam-role.html).
@@ -313,18 +283,12 @@ def flow_logs_writer(*, log_group_arn: str) -> JsonObject:
     parts = log_group_arn.removesuffix(":*").split(":")
     groups = ":".join(parts[:6])
     return document(
-        {
-            "Sid": "WriteToOneGroup",
-            "Effect": "Allow",
-            "Action": ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
-            "Resource": f"{':'.join(parts)}:*",
-        },
-        {
-            "Sid": "FindTheGroup",
-            "Effect": "Allow",
-            "Action": "logs:DescribeLogGroups",
-            "Resource": f"{groups}:*",
-        },
+        allow(
+            "WriteToOneGroup",
+            ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
+            f"{':'.join(parts)}:*",
+        ),
+        allow("FindTheGroup", "logs:DescribeLogGroups", f"{groups}:*"),
     )
 
 
@@ -342,11 +306,10 @@ def volumes(*, partition: str, region: str, account: str, cluster: str) -> JsonO
         return {"StringEquals": {f"aws:{by}/{DRIVER_TAG}": "true", f"aws:{by}/{CLUSTER_TAG}": cluster}}
 
     return document(
-        {
-            "Sid": "FindVolumesAndTheirMachines",
-            "Effect": "Allow",
+        allow(
+            "FindVolumesAndTheirMachines",
             # These actions don't support resources.
-            "Action": [
+            [
                 "ec2:DescribeAvailabilityZones",
                 "ec2:DescribeInstances",
                 "ec2:DescribeInstanceTypes",
@@ -354,38 +317,29 @@ def volumes(*, partition: str, region: str, account: str, cluster: str) -> JsonO
                 "ec2:DescribeVolumesModifications",
                 "ec2:DescribeVolumeStatus",
             ],
-            "Resource": "*",
-            "Condition": {"StringEquals": {"aws:RequestedRegion": region}},
-        },
-        {
-            "Sid": "MakeVolumesWithTheClustersTags",
-            "Effect": "Allow",
-            "Action": "ec2:CreateVolume",
-            "Resource": arn("volume"),
-            "Condition": tagged("RequestTag"),
-        },
-        {
-            "Sid": "TagVolumesWhenTheyAreMade",
-            "Effect": "Allow",
-            "Action": "ec2:CreateTags",
-            "Resource": arn("volume"),
-            "Condition": {"StringEquals": {"ec2:CreateAction": "CreateVolume"}},
-        },
-        {
-            "Sid": "ChangeTheClustersVolumes",
-            "Effect": "Allow",
-            "Action": ["ec2:AttachVolume", "ec2:DeleteVolume", "ec2:DetachVolume", "ec2:ModifyVolume"],
-            "Resource": arn("volume"),
-            "Condition": tagged("ResourceTag"),
-        },
-        {
-            "Sid": "AttachToTheClustersMachines",
-            "Effect": "Allow",
-            "Action": ["ec2:AttachVolume", "ec2:DetachVolume"],
-            "Resource": arn("instance"),
+            "*",
+            {"StringEquals": {"aws:RequestedRegion": region}},
+        ),
+        allow("MakeVolumesWithTheClustersTags", "ec2:CreateVolume", arn("volume"), tagged("RequestTag")),
+        allow(
+            "TagVolumesWhenTheyAreMade",
+            "ec2:CreateTags",
+            arn("volume"),
+            {"StringEquals": {"ec2:CreateAction": "CreateVolume"}},
+        ),
+        allow(
+            "ChangeTheClustersVolumes",
+            ["ec2:AttachVolume", "ec2:DeleteVolume", "ec2:DetachVolume", "ec2:ModifyVolume"],
+            arn("volume"),
+            tagged("ResourceTag"),
+        ),
+        allow(
+            "AttachToTheClustersMachines",
+            ["ec2:AttachVolume", "ec2:DetachVolume"],
+            arn("instance"),
             # Both EKS and Karpenter put it on every instance that they launch for the cluster.
-            "Condition": {"StringEquals": {f"aws:ResourceTag/kubernetes.io/cluster/{cluster}": "owned"}},
-        },
+            {"StringEquals": {f"aws:ResourceTag/kubernetes.io/cluster/{cluster}": "owned"}},
+        ),
     )
 
 
@@ -397,24 +351,22 @@ def volume_key(*, region: str, key_arn: str) -> JsonObject:
     """
     through_ec2 = {"kms:ViaService": f"ec2.{region}.amazonaws.com"}
     return document(
-        {
-            "Sid": "EncryptVolumes",
-            "Effect": "Allow",
-            "Action": [
+        allow(
+            "EncryptVolumes",
+            [
                 "kms:Decrypt",
                 "kms:DescribeKey",
                 "kms:GenerateDataKeyWithoutPlaintext",
                 "kms:ReEncryptFrom",
                 "kms:ReEncryptTo",
             ],
-            "Resource": key_arn,
-            "Condition": {"StringEquals": through_ec2},
-        },
-        {
-            "Sid": "LetEc2UseTheKeyForVolumes",
-            "Effect": "Allow",
-            "Action": "kms:CreateGrant",
-            "Resource": key_arn,
-            "Condition": {"StringEquals": through_ec2, "Bool": {"kms:GrantIsForAWSResource": "true"}},
-        },
+            key_arn,
+            {"StringEquals": through_ec2},
+        ),
+        allow(
+            "LetEc2UseTheKeyForVolumes",
+            "kms:CreateGrant",
+            key_arn,
+            {"StringEquals": through_ec2, "Bool": {"kms:GrantIsForAWSResource": "true"}},
+        ),
     )

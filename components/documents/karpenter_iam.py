@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from trainyard.k8s import names
 
-from .iam import document
+from .iam import allow, document
 
 JsonObject = dict[str, Any]
 
@@ -84,10 +84,7 @@ _MADE_IN_A_LAUNCH: Final = (
 
 def node_lifecycle(scope: Scope) -> JsonObject:
     """Allow to launch instances with this cluster's tags, and to terminate only those."""
-    on_request = {
-        f"aws:RequestTag/{scope.owned}": "owned",
-        f"aws:RequestTag/{_CLUSTER_NAME}": scope.cluster,
-    }
+    on_request = {f"aws:RequestTag/{scope.owned}": "owned", f"aws:RequestTag/{_CLUSTER_NAME}": scope.cluster}
     request_pool = {f"aws:RequestTag/{names.LABEL_NODEPOOL}": "*"}
     own = {
         "StringEquals": {f"aws:ResourceTag/{scope.owned}": "owned"},
@@ -95,62 +92,51 @@ def node_lifecycle(scope: Scope) -> JsonObject:
     }
     launch = ["ec2:RunInstances", "ec2:CreateFleet"]
     return document(
-        {
-            "Sid": "AllowScopedEC2InstanceAccessActions",
-            "Effect": "Allow",
-            "Action": launch,
-            "Resource": [
+        allow(
+            "AllowScopedEC2InstanceAccessActions",
+            launch,
+            [
                 *scope.ec2("image", "snapshot", account=""),
                 *scope.ec2("security-group", "subnet", "capacity-reservation", "placement-group"),
             ],
-        },
-        {
-            "Sid": "AllowScopedEC2LaunchTemplateAccessActions",
-            "Effect": "Allow",
-            "Action": launch,
-            "Resource": scope.ec2("launch-template"),
-            "Condition": own,
-        },
-        {
-            "Sid": "AllowScopedEC2InstanceActionsWithTags",
-            "Effect": "Allow",
-            "Action": [*launch, "ec2:CreateLaunchTemplate"],
-            "Resource": scope.ec2(*_MADE_IN_A_LAUNCH),
-            "Condition": {"StringEquals": on_request, "StringLike": request_pool},
-        },
-        {
-            "Sid": "AllowScopedResourceCreationTagging",
-            "Effect": "Allow",
-            "Action": "ec2:CreateTags",
-            "Resource": scope.ec2(*_MADE_IN_A_LAUNCH),
-            "Condition": {
+        ),
+        allow("AllowScopedEC2LaunchTemplateAccessActions", launch, scope.ec2("launch-template"), own),
+        allow(
+            "AllowScopedEC2InstanceActionsWithTags",
+            [*launch, "ec2:CreateLaunchTemplate"],
+            scope.ec2(*_MADE_IN_A_LAUNCH),
+            {"StringEquals": on_request, "StringLike": request_pool},
+        ),
+        allow(
+            "AllowScopedResourceCreationTagging",
+            "ec2:CreateTags",
+            scope.ec2(*_MADE_IN_A_LAUNCH),
+            {
                 "StringEquals": {
                     **on_request,
                     "ec2:CreateAction": ["RunInstances", "CreateFleet", "CreateLaunchTemplate"],
                 },
                 "StringLike": request_pool,
             },
-        },
-        {
-            "Sid": "AllowScopedResourceTagging",
-            "Effect": "Allow",
-            "Action": "ec2:CreateTags",
-            "Resource": scope.ec2("instance"),
-            "Condition": {
+        ),
+        allow(
+            "AllowScopedResourceTagging",
+            "ec2:CreateTags",
+            scope.ec2("instance"),
+            {
                 **own,
                 "StringEqualsIfExists": {f"aws:RequestTag/{_CLUSTER_NAME}": scope.cluster},
                 "ForAllValues:StringEquals": {
-                    "aws:TagKeys": [_CLUSTER_NAME, "karpenter.sh/nodeclaim", "Name"],
+                    "aws:TagKeys": [_CLUSTER_NAME, "karpenter.sh/nodeclaim", "Name"]
                 },
             },
-        },
-        {
-            "Sid": "AllowScopedDeletion",
-            "Effect": "Allow",
-            "Action": ["ec2:TerminateInstances", "ec2:DeleteLaunchTemplate"],
-            "Resource": scope.ec2("instance", "launch-template"),
-            "Condition": own,
-        },
+        ),
+        allow(
+            "AllowScopedDeletion",
+            ["ec2:TerminateInstances", "ec2:DeleteLaunchTemplate"],
+            scope.ec2("instance", "launch-template"),
+            own,
+        ),
     )
 
 
@@ -161,81 +147,55 @@ def iam_integration(scope: Scope) -> JsonObject:
         f"aws:RequestTag/{_CLUSTER_NAME}": scope.cluster,
         f"aws:RequestTag/{_REGION}": scope.region,
     }
-    resource = {
-        f"aws:ResourceTag/{scope.owned}": "owned",
-        f"aws:ResourceTag/{_REGION}": scope.region,
-    }
+    resource = {f"aws:ResourceTag/{scope.owned}": "owned", f"aws:ResourceTag/{_REGION}": scope.region}
     return document(
-        {
-            "Sid": "AllowPassingInstanceRole",
-            "Effect": "Allow",
-            "Action": "iam:PassRole",
-            "Resource": scope.node_role_arn,
-            "Condition": {
-                "StringEquals": {"iam:PassedToService": ["ec2.amazonaws.com", "ec2.amazonaws.com.cn"]}
-            },
-        },
-        {
-            "Sid": "AllowScopedInstanceProfileCreationActions",
-            "Effect": "Allow",
-            "Action": "iam:CreateInstanceProfile",
-            "Resource": scope.profiles,
-            "Condition": {
-                "StringEquals": request,
-                "StringLike": {f"aws:RequestTag/{_NODE_CLASS}": "*"},
-            },
-        },
-        {
-            "Sid": "AllowScopedInstanceProfileTagActions",
-            "Effect": "Allow",
-            "Action": "iam:TagInstanceProfile",
-            "Resource": scope.profiles,
-            "Condition": {
+        allow(
+            "AllowPassingInstanceRole",
+            "iam:PassRole",
+            scope.node_role_arn,
+            {"StringEquals": {"iam:PassedToService": ["ec2.amazonaws.com", "ec2.amazonaws.com.cn"]}},
+        ),
+        allow(
+            "AllowScopedInstanceProfileCreationActions",
+            "iam:CreateInstanceProfile",
+            scope.profiles,
+            {"StringEquals": request, "StringLike": {f"aws:RequestTag/{_NODE_CLASS}": "*"}},
+        ),
+        allow(
+            "AllowScopedInstanceProfileTagActions",
+            "iam:TagInstanceProfile",
+            scope.profiles,
+            {
                 "StringEquals": {**resource, **request},
-                "StringLike": {
-                    f"aws:ResourceTag/{_NODE_CLASS}": "*",
-                    f"aws:RequestTag/{_NODE_CLASS}": "*",
-                },
+                "StringLike": {f"aws:ResourceTag/{_NODE_CLASS}": "*", f"aws:RequestTag/{_NODE_CLASS}": "*"},
             },
-        },
-        {
-            "Sid": "AllowScopedInstanceProfileActions",
-            "Effect": "Allow",
-            "Action": [
+        ),
+        allow(
+            "AllowScopedInstanceProfileActions",
+            [
                 "iam:AddRoleToInstanceProfile",
                 "iam:RemoveRoleFromInstanceProfile",
                 "iam:DeleteInstanceProfile",
             ],
-            "Resource": scope.profiles,
-            "Condition": {
-                "StringEquals": resource,
-                "StringLike": {f"aws:ResourceTag/{_NODE_CLASS}": "*"},
-            },
-        },
+            scope.profiles,
+            {"StringEquals": resource, "StringLike": {f"aws:ResourceTag/{_NODE_CLASS}": "*"}},
+        ),
     )
 
 
 def eks_integration(scope: Scope) -> JsonObject:
     """Allow to find the API server of this cluster."""
-    return document(
-        {
-            "Sid": "AllowAPIServerEndpointDiscovery",
-            "Effect": "Allow",
-            "Action": "eks:DescribeCluster",
-            "Resource": scope.cluster_arn,
-        }
-    )
+    return document(allow("AllowAPIServerEndpointDiscovery", "eks:DescribeCluster", scope.cluster_arn))
 
 
 def interruption(scope: Scope) -> JsonObject:
     """Allow to read the interruption queue."""
     return document(
-        {
-            "Sid": "AllowInterruptionQueueActions",
-            "Effect": "Allow",
-            "Action": ["sqs:DeleteMessage", "sqs:GetQueueUrl", "sqs:ReceiveMessage"],
-            "Resource": scope.queue_arn,
-        }
+        allow(
+            "AllowInterruptionQueueActions",
+            ["sqs:DeleteMessage", "sqs:GetQueueUrl", "sqs:ReceiveMessage"],
+            scope.queue_arn,
+        )
     )
 
 
@@ -259,37 +219,20 @@ def resource_discovery(scope: Scope) -> JsonObject:
         "Subnets",
     )
     return document(
-        {
-            "Sid": "AllowRegionalReadActions",
-            "Effect": "Allow",
-            "Action": [f"ec2:Describe{name}" for name in described],
-            "Resource": "*",
-            "Condition": {"StringEquals": {"aws:RequestedRegion": scope.region}},
-        },
-        {
-            "Sid": "AllowSSMReadActions",
-            "Effect": "Allow",
-            "Action": "ssm:GetParameter",
-            "Resource": f"arn:{scope.partition}:ssm:{scope.region}::parameter/aws/service/*",
-        },
-        {
-            "Sid": "AllowPricingReadActions",
-            "Effect": "Allow",
-            "Action": "pricing:GetProducts",
-            "Resource": "*",
-        },
-        {
-            "Sid": "AllowUnscopedInstanceProfileListAction",
-            "Effect": "Allow",
-            "Action": "iam:ListInstanceProfiles",
-            "Resource": "*",
-        },
-        {
-            "Sid": "AllowInstanceProfileReadActions",
-            "Effect": "Allow",
-            "Action": "iam:GetInstanceProfile",
-            "Resource": scope.profiles,
-        },
+        allow(
+            "AllowRegionalReadActions",
+            [f"ec2:Describe{name}" for name in described],
+            "*",
+            {"StringEquals": {"aws:RequestedRegion": scope.region}},
+        ),
+        allow(
+            "AllowSSMReadActions",
+            "ssm:GetParameter",
+            f"arn:{scope.partition}:ssm:{scope.region}::parameter/aws/service/*",
+        ),
+        allow("AllowPricingReadActions", "pricing:GetProducts", "*"),
+        allow("AllowUnscopedInstanceProfileListAction", "iam:ListInstanceProfiles", "*"),
+        allow("AllowInstanceProfileReadActions", "iam:GetInstanceProfile", scope.profiles),
     )
 
 

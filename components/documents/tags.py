@@ -1,4 +1,4 @@
-"""Tags of a stack's AWS resources. Pure: no Pulumi."""
+"""Tags of a stack's AWS resources and of network interfaces that the VPC CNI leaves behind. Pure: no Pulumi."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ RESERVED_PREFIXES: Final = (
 # `Name` is what consoles show. The EBS CSI driver does not start with the others as extra tags (its
 # pkg/driver/validation.go).
 RESERVED_KEYS: Final = frozenset({"Name", "CSIVolumeName", "CSIVolumeSnapshotName"})
+
+# The VPC CNI adds interfaces to a node. If a node ends before an interface is attached, or while it is detached, the
+# interface remains, `available`, and uses its subnet and security groups (aws/amazon-vpc-cni-k8s#608, #1223). The
+# CNI of another node of the same cluster removes it later, but the last node has none. Tags as in
+# pkg/awsutils/awsutils.go of the CNI, read 2026-11-21; the EKS add-on sets the cluster's.
+CNI_CLUSTER: Final = "cluster.k8s.amazonaws.com/name"
+CNI_INSTANCE: Final = "node.k8s.amazonaws.com/instance_id"
 
 
 def stack_tags(project: str, stack: str) -> dict[str, str]:

@@ -10,8 +10,7 @@ from botocore.exceptions import ClientError
 from trainyard.k8s.names import LABEL_NODEPOOL
 
 from ..documents.iam import control_plane_group
-from ..documents.interfaces import CLUSTER_TAG as INTERFACE_CLUSTER_TAG
-from ..documents.interfaces import INSTANCE_TAG
+from ..documents.tags import CNI_CLUSTER, CNI_INSTANCE
 
 # Karpenter's tag (its documentation, "Cluster tags"), and EKS's tag on the group that it creates for a cluster
 # (EKS user guide, "Security group requirements").
@@ -133,7 +132,7 @@ class Account:
     def remaining(self, vpc: str | None) -> list[str]:
         """Return what is left: interfaces of the cluster in any state, its group, GuardDuty's endpoint and group."""
         wanted = [
-            ("network interface", self._tagged(INTERFACE_CLUSTER_TAG)),
+            ("network interface", self._tagged(CNI_CLUSTER)),
             ("security group", self._tagged(EKS_CLUSTER_TAG)),
             *((resource, _of_guardduty(vpc)) for resource in ("endpoint", "security group") if vpc),
         ]
@@ -175,14 +174,14 @@ class Account:
 
         An interface of another node may be about to be attached: it is available for some seconds before.
         """
-        of_cluster = self._tagged(INTERFACE_CLUSTER_TAG)
+        of_cluster = self._tagged(CNI_CLUSTER)
         if self._pools is None:
             yield of_cluster
             return
         instances = self._instances()
         for first in range(0, len(instances), MOST_VALUES):
             ids = instances[first : first + MOST_VALUES]
-            yield [*of_cluster, {"Name": f"tag:{INSTANCE_TAG}", "Values": ids}]
+            yield [*of_cluster, {"Name": f"tag:{CNI_INSTANCE}", "Values": ids}]
 
     def _tagged(self, tag: str) -> Filters:
         return [{"Name": f"tag:{tag}", "Values": [self._cluster]}]

@@ -10,7 +10,7 @@ import pytest
 
 from components.documents import iam
 from components.documents.iam import document, key_policy, service_trust
-from components.documents.interfaces import CLUSTER_TAG
+from components.documents.tags import CNI_CLUSTER as CLUSTER_TAG
 from local.aws.faults import LEFT_INTERFACE, Plan
 from local.plugins.provider import CheckRequest, DeleteRequest, DiffRequest, ReadRequest, UpdateRequest
 from tests.unit.emulator import Cloud as Emulator

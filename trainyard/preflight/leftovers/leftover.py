@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from components.documents.interfaces import CLUSTER_TAG as CNI
+from components.documents.tags import CNI_CLUSTER as CNI
 from infra.settings import Settings
 from trainyard.preflight.aws import Aws
 from trainyard.preflight.findings import own_tags
