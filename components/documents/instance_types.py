@@ -10,8 +10,8 @@ DescribeInstanceTypes, network cards included (tests/unit/components/test_instan
 from __future__ import annotations
 
 import difflib
-import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from . import efa as efa_layouts
@@ -22,7 +22,7 @@ ROOT_VOLUME_GIB: Final = 200
 IDLE_SECONDS: Final = 600
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class InstanceType:
     """An instance type. `efa` is the maximum number of EFA interfaces, `nvme_gb` the local disks in GB (0: none).
 
@@ -39,14 +39,14 @@ class InstanceType:
     memory_gib: int
     accelerators: int = 0
     accelerator: str = ""
-    resource: str = CPU
-    efa: int = 0
     nvme_gb: int = 0
     interfaces: int = 3
     addresses: int = 10
+    efa: int = 0
+    gigabits: float = 0
+    resource: str = CPU
     cards_per_ip_group: int = 1
     first_efa_card: int = 0
-    gigabits: float = 0
 
 
 # Left out on purpose, though they have EFA:
@@ -58,186 +58,62 @@ class InstanceType:
 # - g7: its GPUs need NVIDIA's driver 595, and the pinned image (versions.AMI) has 580
 #   (github.com/awslabs/amazon-eks-ami, doc/usage/g7-ami.md).
 
-# Type -> (interfaces of the first network card, IPv4 addresses of each).
-_NETWORK: Final = {
-    "g4dn.xlarge": (3, 10),
-    "g4dn.2xlarge": (3, 10),
-    "g4dn.4xlarge": (3, 10),
-    "g4dn.8xlarge": (4, 15),
-    "g4dn.12xlarge": (8, 30),
-    "g4dn.16xlarge": (4, 15),
-    "g4dn.metal": (15, 50),
-    "g5.xlarge": (4, 15),
-    "g5.2xlarge": (4, 15),
-    "g5.4xlarge": (8, 30),
-    "g5.8xlarge": (8, 30),
-    "g5.12xlarge": (15, 50),
-    "g5.16xlarge": (8, 30),
-    "g5.24xlarge": (15, 50),
-    "g5.48xlarge": (7, 50),
-    "g6.xlarge": (4, 15),
-    "g6.2xlarge": (4, 15),
-    "g6.4xlarge": (8, 30),
-    "g6.8xlarge": (8, 30),
-    "g6.12xlarge": (8, 30),
-    "g6.16xlarge": (15, 50),
-    "g6.24xlarge": (15, 50),
-    "g6.48xlarge": (15, 50),
-    "g6e.8xlarge": (8, 30),
-    "g6e.12xlarge": (10, 30),
-    "g6e.16xlarge": (15, 50),
-    "g6e.24xlarge": (10, 50),
-    "g6e.48xlarge": (10, 50),
-    "g7e.8xlarge": (8, 64),
-    "g7e.12xlarge": (10, 64),
-    "g7e.24xlarge": (10, 64),
-    "g7e.48xlarge": (10, 64),
-    "gr6.4xlarge": (8, 30),
-    "gr6.8xlarge": (8, 30),
-    "p3dn.24xlarge": (15, 50),
-    "p4d.24xlarge": (15, 50),
-    "p4de.24xlarge": (15, 50),
-    "p5.4xlarge": (4, 30),
-    "p5.48xlarge": (2, 50),
-    "p5e.48xlarge": (2, 50),
-    "p5en.48xlarge": (4, 50),
-    "p6-b200.48xlarge": (4, 50),
-    "p6-b300.48xlarge": (4, 50),
-    "trn1.32xlarge": (5, 50),
-    "trn1n.32xlarge": (5, 50),
-    "trn2.48xlarge": (2, 50),
-}
-# Type with EFA -> bandwidth of all network cards together, in Gbit/s (Karpenter's zz_generated.bandwidth.go).
-_GIGABITS: Final = {
-    "g4dn.8xlarge": 50,
-    "g4dn.12xlarge": 50,
-    "g4dn.16xlarge": 50,
-    "g4dn.metal": 100,
-    "g5.8xlarge": 25,
-    "g5.12xlarge": 40,
-    "g5.16xlarge": 25,
-    "g5.24xlarge": 50,
-    "g5.48xlarge": 100,
-    "g6.8xlarge": 25,
-    "g6.12xlarge": 40,
-    "g6.16xlarge": 25,
-    "g6.24xlarge": 50,
-    "g6.48xlarge": 100,
-    "g6e.8xlarge": 25,
-    "g6e.12xlarge": 100,
-    "g6e.16xlarge": 35,
-    "g6e.24xlarge": 200,
-    "g6e.48xlarge": 400,
-    "g7e.8xlarge": 100,
-    "g7e.12xlarge": 400,
-    "g7e.24xlarge": 800,
-    "g7e.48xlarge": 1600,
-    "gr6.8xlarge": 25,
-    "p3dn.24xlarge": 100,
-    "p4d.24xlarge": 400,
-    "p4de.24xlarge": 400,
-    "p5.4xlarge": 100,
-    "p5.48xlarge": 3200,
-    "p5e.48xlarge": 3200,
-    "p5en.48xlarge": 3200,
-    "p6-b200.48xlarge": 3200,
-    "p6-b300.48xlarge": 6400,
-    "trn1.32xlarge": 800,
-    "trn1n.32xlarge": 1600,
-    "trn2.48xlarge": 3200,
-}
-# Types where four network cards share the IP bandwidth of one interface.
-_GROUPS_OF_FOUR: Final = ("p5.48xlarge", "p5e.48xlarge")
-# Types whose first network card supports no EFA (github.com/aws/aws-parallelcluster/issues/7143 quotes AWS on p6-b300).
-_FIRST_EFA_CARD: Final = {"p6-b300.48xlarge": 1}
 
-
-def _gpu(
-    name: str, vcpus: int, memory_gib: int, count: int, model: str, efa: int, nvme_gb: int
-) -> InstanceType:
-    return InstanceType(
-        name=name,
-        vcpus=vcpus,
-        memory_gib=memory_gib,
-        accelerators=count,
-        accelerator=model,
-        resource=GPU,
-        efa=efa,
-        nvme_gb=nvme_gb,
-        interfaces=_NETWORK[name][0],
-        addresses=_NETWORK[name][1],
-        cards_per_ip_group=4 if name in _GROUPS_OF_FOUR else 1,
-        first_efa_card=_FIRST_EFA_CARD.get(name, 0),
-        gigabits=_GIGABITS.get(name, 0),
-    )
-
-
-def _neuron(name: str, vcpus: int, memory_gib: int, count: int, model: str, efa: int) -> InstanceType:
-    return InstanceType(
-        name=name,
-        vcpus=vcpus,
-        memory_gib=memory_gib,
-        accelerators=count,
-        accelerator=model,
-        resource=NEURON,
-        efa=efa,
-        nvme_gb=7600,
-        interfaces=_NETWORK[name][0],
-        addresses=_NETWORK[name][1],
-        gigabits=_GIGABITS[name],
-    )
-
-
+_gpu = partial(InstanceType, resource=GPU)
+_neuron = partial(InstanceType, resource=NEURON)
+# Type, cores, GiB, accelerators, their model, GB of local disks; then network interfaces of the first network card,
+# addresses of each, EFA interfaces, Gbit/s with EFA (Karpenter's zz_generated.bandwidth.go). p5 and p5e: four network
+# cards share the IP bandwidth of one interface. p6-b300: the first network card supports no EFA
+# (github.com/aws/aws-parallelcluster/issues/7143 quotes AWS).
 _GPU_TYPES: Final = (
-    _gpu("g4dn.xlarge", 4, 16, 1, "T4", 0, 125),
-    _gpu("g4dn.2xlarge", 8, 32, 1, "T4", 0, 225),
-    _gpu("g4dn.4xlarge", 16, 64, 1, "T4", 0, 225),
-    _gpu("g4dn.8xlarge", 32, 128, 1, "T4", 1, 900),
-    _gpu("g4dn.12xlarge", 48, 192, 4, "T4", 1, 900),
-    _gpu("g4dn.16xlarge", 64, 256, 1, "T4", 1, 900),
-    _gpu("g4dn.metal", 96, 384, 8, "T4", 1, 1800),
-    _gpu("g5.xlarge", 4, 16, 1, "A10G", 0, 250),
-    _gpu("g5.2xlarge", 8, 32, 1, "A10G", 0, 450),
-    _gpu("g5.4xlarge", 16, 64, 1, "A10G", 0, 600),
-    _gpu("g5.8xlarge", 32, 128, 1, "A10G", 1, 900),
-    _gpu("g5.12xlarge", 48, 192, 4, "A10G", 1, 3800),
-    _gpu("g5.16xlarge", 64, 256, 1, "A10G", 1, 1900),
-    _gpu("g5.24xlarge", 96, 384, 4, "A10G", 1, 3800),
-    _gpu("g5.48xlarge", 192, 768, 8, "A10G", 1, 7600),
-    _gpu("g6.xlarge", 4, 16, 1, "L4", 0, 250),
-    _gpu("g6.2xlarge", 8, 32, 1, "L4", 0, 450),
-    _gpu("g6.4xlarge", 16, 64, 1, "L4", 0, 600),
-    _gpu("g6.8xlarge", 32, 128, 1, "L4", 1, 900),
-    _gpu("g6.12xlarge", 48, 192, 4, "L4", 1, 3760),
-    _gpu("g6.16xlarge", 64, 256, 1, "L4", 1, 1880),
-    _gpu("g6.24xlarge", 96, 384, 4, "L4", 1, 3760),
-    _gpu("g6.48xlarge", 192, 768, 8, "L4", 1, 7520),
-    _gpu("g6e.8xlarge", 32, 256, 1, "L40S", 1, 900),
-    _gpu("g6e.12xlarge", 48, 384, 4, "L40S", 1, 3800),
-    _gpu("g6e.16xlarge", 64, 512, 1, "L40S", 1, 1900),
-    _gpu("g6e.24xlarge", 96, 768, 4, "L40S", 2, 3800),
-    _gpu("g6e.48xlarge", 192, 1536, 8, "L40S", 4, 7600),
-    _gpu("g7e.8xlarge", 32, 256, 1, "RTX PRO 6000", 1, 1900),
-    _gpu("g7e.12xlarge", 48, 512, 2, "RTX PRO 6000", 1, 3800),
-    _gpu("g7e.24xlarge", 96, 1024, 4, "RTX PRO 6000", 2, 7600),
-    _gpu("g7e.48xlarge", 192, 2048, 8, "RTX PRO 6000", 4, 15200),
-    _gpu("gr6.4xlarge", 16, 128, 1, "L4", 0, 600),
-    _gpu("gr6.8xlarge", 32, 256, 1, "L4", 1, 900),
-    _gpu("p3dn.24xlarge", 96, 768, 8, "V100", 1, 1800),
-    _gpu("p4d.24xlarge", 96, 1152, 8, "A100", 4, 8000),
-    _gpu("p4de.24xlarge", 96, 1152, 8, "A100", 4, 8000),
-    _gpu("p5.4xlarge", 16, 256, 1, "H100", 1, 3800),
-    _gpu("p5.48xlarge", 192, 2048, 8, "H100", 32, 30400),
-    _gpu("p5e.48xlarge", 192, 2048, 8, "H200", 32, 30400),
-    _gpu("p5en.48xlarge", 192, 2048, 8, "H200", 16, 30400),
-    _gpu("p6-b200.48xlarge", 192, 2048, 8, "B200", 8, 30400),
-    _gpu("p6-b300.48xlarge", 192, 4096, 8, "B300", 16, 30400),
+    _gpu("g4dn.xlarge", 4, 16, 1, "T4", 125, 3, 10),
+    _gpu("g4dn.2xlarge", 8, 32, 1, "T4", 225, 3, 10),
+    _gpu("g4dn.4xlarge", 16, 64, 1, "T4", 225, 3, 10),
+    _gpu("g4dn.8xlarge", 32, 128, 1, "T4", 900, 4, 15, 1, 50),
+    _gpu("g4dn.12xlarge", 48, 192, 4, "T4", 900, 8, 30, 1, 50),
+    _gpu("g4dn.16xlarge", 64, 256, 1, "T4", 900, 4, 15, 1, 50),
+    _gpu("g4dn.metal", 96, 384, 8, "T4", 1800, 15, 50, 1, 100),
+    _gpu("g5.xlarge", 4, 16, 1, "A10G", 250, 4, 15),
+    _gpu("g5.2xlarge", 8, 32, 1, "A10G", 450, 4, 15),
+    _gpu("g5.4xlarge", 16, 64, 1, "A10G", 600, 8, 30),
+    _gpu("g5.8xlarge", 32, 128, 1, "A10G", 900, 8, 30, 1, 25),
+    _gpu("g5.12xlarge", 48, 192, 4, "A10G", 3800, 15, 50, 1, 40),
+    _gpu("g5.16xlarge", 64, 256, 1, "A10G", 1900, 8, 30, 1, 25),
+    _gpu("g5.24xlarge", 96, 384, 4, "A10G", 3800, 15, 50, 1, 50),
+    _gpu("g5.48xlarge", 192, 768, 8, "A10G", 7600, 7, 50, 1, 100),
+    _gpu("g6.xlarge", 4, 16, 1, "L4", 250, 4, 15),
+    _gpu("g6.2xlarge", 8, 32, 1, "L4", 450, 4, 15),
+    _gpu("g6.4xlarge", 16, 64, 1, "L4", 600, 8, 30),
+    _gpu("g6.8xlarge", 32, 128, 1, "L4", 900, 8, 30, 1, 25),
+    _gpu("g6.12xlarge", 48, 192, 4, "L4", 3760, 8, 30, 1, 40),
+    _gpu("g6.16xlarge", 64, 256, 1, "L4", 1880, 15, 50, 1, 25),
+    _gpu("g6.24xlarge", 96, 384, 4, "L4", 3760, 15, 50, 1, 50),
+    _gpu("g6.48xlarge", 192, 768, 8, "L4", 7520, 15, 50, 1, 100),
+    _gpu("g6e.8xlarge", 32, 256, 1, "L40S", 900, 8, 30, 1, 25),
+    _gpu("g6e.12xlarge", 48, 384, 4, "L40S", 3800, 10, 30, 1, 100),
+    _gpu("g6e.16xlarge", 64, 512, 1, "L40S", 1900, 15, 50, 1, 35),
+    _gpu("g6e.24xlarge", 96, 768, 4, "L40S", 3800, 10, 50, 2, 200),
+    _gpu("g6e.48xlarge", 192, 1536, 8, "L40S", 7600, 10, 50, 4, 400),
+    _gpu("g7e.8xlarge", 32, 256, 1, "RTX PRO 6000", 1900, 8, 64, 1, 100),
+    _gpu("g7e.12xlarge", 48, 512, 2, "RTX PRO 6000", 3800, 10, 64, 1, 400),
+    _gpu("g7e.24xlarge", 96, 1024, 4, "RTX PRO 6000", 7600, 10, 64, 2, 800),
+    _gpu("g7e.48xlarge", 192, 2048, 8, "RTX PRO 6000", 15200, 10, 64, 4, 1600),
+    _gpu("gr6.4xlarge", 16, 128, 1, "L4", 600, 8, 30),
+    _gpu("gr6.8xlarge", 32, 256, 1, "L4", 900, 8, 30, 1, 25),
+    _gpu("p3dn.24xlarge", 96, 768, 8, "V100", 1800, 15, 50, 1, 100),
+    _gpu("p4d.24xlarge", 96, 1152, 8, "A100", 8000, 15, 50, 4, 400),
+    _gpu("p4de.24xlarge", 96, 1152, 8, "A100", 8000, 15, 50, 4, 400),
+    _gpu("p5.4xlarge", 16, 256, 1, "H100", 3800, 4, 30, 1, 100),
+    _gpu("p5.48xlarge", 192, 2048, 8, "H100", 30400, 2, 50, 32, 3200, cards_per_ip_group=4),
+    _gpu("p5e.48xlarge", 192, 2048, 8, "H200", 30400, 2, 50, 32, 3200, cards_per_ip_group=4),
+    _gpu("p5en.48xlarge", 192, 2048, 8, "H200", 30400, 4, 50, 16, 3200),
+    _gpu("p6-b200.48xlarge", 192, 2048, 8, "B200", 30400, 4, 50, 8, 3200),
+    _gpu("p6-b300.48xlarge", 192, 4096, 8, "B300", 30400, 4, 50, 16, 6400, first_efa_card=1),
 )
-
 _NEURON_TYPES: Final = (
-    _neuron("trn1.32xlarge", 128, 512, 16, "Trainium", 8),
-    _neuron("trn1n.32xlarge", 128, 512, 16, "Trainium", 16),
-    _neuron("trn2.48xlarge", 192, 2048, 16, "Trainium2", 16),
+    _neuron("trn1.32xlarge", 128, 512, 16, "Trainium", 7600, 5, 50, 8, 800),
+    _neuron("trn1n.32xlarge", 128, 512, 16, "Trainium", 7600, 5, 50, 16, 1600),
+    _neuron("trn2.48xlarge", 192, 2048, 16, "Trainium2", 7600, 2, 50, 16, 3200),
 )
 
 # (family, GiB of memory per core): the general families in the sizes that system nodes and CPU training use.
@@ -369,18 +245,7 @@ def torch_serves(facts: InstanceType) -> bool:
 
 
 def nearest(name: str) -> list[str]:
-    """Return up to three known types that are similar to `name`: of its family by size, else by name."""
-    family, _, size = name.lower().partition(".")
+    """Return up to three known types that are similar to `name`, of its family if it is known."""
+    family = name.lower().partition(".")[0]
     siblings = [known for known in TYPES if known.startswith(f"{family}.")]
-    # For a misspelt size, look for similar names instead.
-    if siblings and re.fullmatch(r"[0-9]*xlarge|large|medium|metal", size):
-        return sorted(siblings, key=lambda known: abs(_size(known.partition(".")[2]) - _size(size)))[:3]
-    return difflib.get_close_matches(name.strip().lower(), siblings or TYPES, n=3, cutoff=0.6)
-
-
-def _size(size: str) -> float:
-    """Return a size as a number for comparisons: 12xlarge is 12, large a half, metal the largest."""
-    digits = size.removesuffix("xlarge")
-    if digits.isdigit():
-        return int(digits)
-    return {"": 1.0, "large": 0.5, "metal": 100.0}.get(digits if digits != size else size, 1.0)
+    return difflib.get_close_matches(name.strip().lower(), siblings or TYPES, n=3) or siblings[:3]

@@ -96,7 +96,7 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
     good["trainyard:trainning"] = {}
     lines = mistakes(good)
     expected = [
-        "trainyard:pools[0].instanceType: 'g5.13xlarge' is not a known instance type; did you mean g5.12xlarge",
+        "trainyard:pools[0].instanceType: 'g5.13xlarge' is not a known instance type; did you mean g5.16xlarge",
         "trainyard:pools[0].zone: 'eu-central-1a' is not in us-west-2; it must be one of us-west-2a",
         "trainyard:pools[0].maxNodes: 'four' is a text; it must be a whole number of nodes",
         "trainyard:training.minNodes: 9 is more than maxNodes; it must be at most 4",
