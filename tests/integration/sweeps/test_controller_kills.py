@@ -12,8 +12,8 @@ from tests.integration.sweeps.kills import pause, sample
 from tests.seed import of_run
 from tests.torchrun_manifests import controller_rules
 
-# What this life does not use. An object with a needed name is read; a changed queue of KAI is corrected; the archive of a
-# running job is changed (tests/unit/operator/test_reconcile.py, tests/unit/operator). Nodes that are not needed are
+# What this life does not use. An object with a needed name is read; a changed queue of KAI is corrected; the archive of
+# a running job is changed (tests/unit/operator/test_reconcile.py, tests/unit/operator). Nodes that are not needed are
 # released, and reservations are read (test_pool.py). A gang of which a worker has succeeded needs one member
 # (test_gang_queue.py).
 UNUSED = {
