@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -16,9 +13,9 @@ import torch.distributed as dist
 
 from trainer import contract
 from trainer.checkpoint import layout
-from trainer.checkpoint.load import Share, newest, read
+from trainer.checkpoint.load import newest, read
 from trainer.checkpoint.owner import Owner
-from trainer.checkpoint.saver import Counts, Saver
+from trainer.checkpoint.save import LONGEST_SAVE, Counts, Saver
 from trainer.checkpoint.state import fingerprint, gather, model_tensors
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
@@ -27,9 +24,7 @@ from trainer.metrics.throughput import Carried, Goodput
 from trainer.stores import Store, StoreError, destination
 from trainer.trainer import Trainer
 
-# A file system that hangs must not keep a run from its end. After a signal, the deadline of `trainer.shutdown` is
-# shorter.
-LONGEST_SAVE = timedelta(minutes=30)
+# A save that hangs must not keep a run from its end.
 LONGEST_WAIT_SECONDS = 600.0
 # torchrun's run ids if the user sets none. They do not identify a run.
 _DEFAULT_IDS = ("", "none")
@@ -50,11 +45,10 @@ class Checkpoints:
         store = destination(uri)
         group = new_group(LONGEST_SAVE)
         self._owner = _claim(store, config, group, log_line)
-        share = Share(world.rank, world.size, world.local_rank, world.local_size)
         found = newest(
             store,
             group,
-            share,
+            world,
             model=fingerprint(model_tensors(trainer.model)),
             data_digest=trainer.workload.digest,
             log_line=log_line,
@@ -75,14 +69,11 @@ class Checkpoints:
             keep=config.checkpoint_keep,
             data_digest=trainer.workload.digest,
             device=trainer.device,
-            background="process" if cuda else "thread",
             meeting=(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) if cuda else None,
             local_size=world.local_size,
             owner=self._owner,
             last_good=found.manifest.step if found else None,
             damaged=found.damaged if found else (),
-            scratch=Path(tempfile.gettempdir()),
-            timeout=LONGEST_SAVE,
             log_line=log_line,
         )
 

@@ -131,6 +131,13 @@ def together(work: Callable[[], T], device: torch.device) -> T:
     return result
 
 
+def gather_objects(own: T, group: dist.ProcessGroup) -> list[T]:
+    """Return `own` of all processes of a gloo `group`, by rank. They are pickled."""
+    found = [own] * dist.get_world_size(group)
+    dist.all_gather_object(found, own, group=group)
+    return found
+
+
 def from_first(work: Callable[[], T], group: dist.ProcessGroup) -> T:
     """Do `work` in the first process of a gloo `group`. All return its pickled result or raise its TrainerError.
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from trainer import contract
@@ -51,44 +51,7 @@ class MissingError(StoreError):
     """A file, directory or bucket does not exist."""
 
 
-class Store(Protocol):
-    """Files by path; paths are relative, with slashes. Every method raises StoreError on a failure."""
-
-    def uri(self, path: str) -> str:
-        """Return the full URI of a path, for messages."""
-
-    def local(self, path: str) -> Path | None:
-        """Return the local file of a path, None if the store is remote."""
-
-    def list(self, prefix: str = "") -> dict[str, int]:
-        """Return all paths with this prefix, and their sizes in bytes. A failed listing is never empty."""
-
-    def read(self, path: str) -> bytes:
-        """Return the whole content."""
-
-    def fetch(self, path: str, file: Path) -> None:
-        """Copy the content to a new local file."""
-
-    def send(self, file: Path, path: str, kind: str = BYTES, notes: Mapping[str, str] = NO_NOTES) -> None:
-        """Copy a local file of any size to the store, and replace what is there.
-
-        `kind` is a media type, `notes` are ASCII strings of at most 2 KB together. S3 stores both as object metadata.
-        """
-
-    def put(self, path: str, body: bytes, kind: str = BYTES, notes: Mapping[str, str] = NO_NOTES) -> None:
-        """Write a small file, and replace what is there."""
-
-    def put_if_absent(self, path: str, body: bytes) -> bool:
-        """Write a file if it does not exist, atomically: only one of several concurrent calls returns True."""
-
-    def probe(self, path: str) -> None:
-        """Check that the path can be written, and leave nothing."""
-
-    def delete(self, paths: Iterable[str]) -> None:
-        """Delete files. A missing file is not an error."""
-
-
-def destination(uri: str) -> Bucket | Directory:
+def destination(uri: str) -> Store:
     """Return the store of a URI: s3://bucket/prefix, file:///path or a path. Raise ValueError if it is invalid."""
     scheme, host, path, _, _ = urlsplit(uri)
     if scheme == "s3":
@@ -116,17 +79,23 @@ def os_errors(verb: str, place: object) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Directory:
-    """A local or shared directory, created when it does not exist."""
+    """A local or shared directory, created when it does not exist.
+
+    Paths are relative, with slashes. Each method raises StoreError on a failure.
+    """
 
     path: Path
 
     def uri(self, path: str) -> str:
+        """Return the full URI of a path, for messages."""
         return str(self.path / path)
 
     def local(self, path: str) -> Path | None:
+        """Return the local file of a path; None in a bucket."""
         return self.path / path
 
     def list(self, prefix: str = "") -> dict[str, int]:
+        """Return all paths with this prefix, and their sizes in bytes. A failed listing is never empty."""
         root = self.path / prefix.rpartition("/")[0]
         found: dict[str, int] = {}
         with os_errors("list", root):
@@ -140,25 +109,33 @@ class Directory:
         return found
 
     def read(self, path: str) -> bytes:
+        """Return the whole content."""
         with os_errors("read", self.uri(path)):
             return (self.path / path).read_bytes()
 
     def fetch(self, path: str, file: Path) -> None:
+        """Copy the content to a new local file."""
         with os_errors("read", self.uri(path)):
             shutil.copyfile(self.path / path, file)
 
     def send(self, file: Path, path: str, kind: str = BYTES, notes: Mapping[str, str] = NO_NOTES) -> None:  # noqa: ARG002
+        """Copy a local file of any size to the store, and replace what is there.
+
+        `kind` is a media type, `notes` are ASCII strings of at most 2 KB together. S3 stores both as object metadata.
+        """
         with file.open("rb") as source:
             self._write(path, source, replace=True)
 
     def put(self, path: str, body: bytes, kind: str = BYTES, notes: Mapping[str, str] = NO_NOTES) -> None:  # noqa: ARG002
+        """Write a small file, and replace what is there."""
         self._write(path, io.BytesIO(body), replace=True)
 
     def put_if_absent(self, path: str, body: bytes) -> bool:
+        """Write a file if it does not exist, atomically: only one of several concurrent calls returns True."""
         return self._write(path, io.BytesIO(body), replace=False)
 
     def probe(self, path: str) -> None:
-        """Write and remove a temporary file in the nearest existing directory.
+        """Check that the path can be written: write and remove a file in the nearest existing directory.
 
         `os.access` does not detect a full disk, and returns True for root on read-only places.
         """
@@ -171,6 +148,7 @@ class Directory:
                 pass
 
     def delete(self, paths: Iterable[str]) -> None:
+        """Delete files. A missing file is not an error."""
         places = set()
         for path in paths:
             file = self.path / path
@@ -229,8 +207,9 @@ def _unless_missing(error: OSError) -> None:
 
 @dataclass(frozen=True)
 class Bucket:
-    """s3://name/prefix. Objects appear completely, and S3 checks the SHA-256 of each upload.
+    """s3://name/prefix, with the methods of `Directory`.
 
+    Objects appear completely, and S3 checks the SHA-256 of each upload.
     Credentials, region and endpoint come from the environment, as boto3 reads it.
     """
 
@@ -377,6 +356,9 @@ def _code(error: Any) -> str:
 
 def _line(error: BaseException) -> str:
     return " ".join(str(error).split())
+
+
+Store = Directory | Bucket
 
 
 class HashedFile(io.BufferedWriter):

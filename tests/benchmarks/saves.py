@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.benchmarks.turns import in_turns
-from trainer.checkpoint.saver import Background, Saver
+from trainer.checkpoint.save import Saver
 from trainer.checkpoint.state import gather
 from trainer.distributed import new_group
 from trainer.hang import timeout
@@ -30,7 +30,7 @@ REPEATS = 7
 LAYERS, WIDTH = 12, 1880
 # Steps of a turn without a save.
 IDLE_STEPS = 3
-KINDS: tuple[Background, ...] = ("thread", "process")
+KINDS = ("thread", "process")
 
 
 class Work:
@@ -67,16 +67,16 @@ def save_and_sync(state: dict[str, torch.Tensor], file: Path) -> None:
 class Asynchronous:
     """Our save, by a thread or by a process: one at a time, while the model goes on learning."""
 
-    def __init__(self, work: Work, place: Path, kind: Background) -> None:
+    def __init__(self, work: Work, place: Path, kind: str) -> None:
         self._work = work
+        meeting = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
         self._saver = Saver(
             Directory(place),
             new_group(timeout(600)),
             keep=1,
             data_digest="0" * 64,
             device=torch.device("cpu"),
-            background=kind,
-            meeting=(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])),
+            meeting=meeting if kind == "process" else None,
             log_line=lambda line: None,
         )
         self._saver.warm(gather(work.model, work.optimizer))
@@ -94,12 +94,12 @@ class Asynchronous:
         self._saver.save(gather(work.model, work.optimizer), number, 0)
         blocked = time.perf_counter() - began
         steps: list[float] = []
-        own_claim: list[float] = []
+        waits: list[float] = []
         while counts.saved < number:
-            steps.append(work.step(lambda: own_claim.append(self._saver.staged())))
+            steps.append(work.step(lambda: waits.append(self._saver.staged())))
             if counts.skipped or counts.failed:
                 raise SystemExit(f"a save was skipped or failed: {counts}")
-        blocked += sum(own_claim)
+        blocked += sum(waits)
         self._saver.finish()  # the checkpoint before is deleted last, and the next save would be skipped meanwhile
         for name, value in (
             ("blocked", blocked),

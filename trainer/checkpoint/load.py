@@ -1,37 +1,46 @@
-"""Find the newest complete checkpoint, and read it. The entry points are `newest` and `read`.
+"""Find the newest complete checkpoint, and read it at any world size. The entry points are `newest` and `read`.
 
 All processes call them together, and each checks a share of the files. A damaged checkpoint is logged and skipped. A
 store that fails, another model or other data end the run, because a start from step 0 could lose days of work.
+
+DCP stores its table of contents as a pickle, which could call any function. `Reader` only allows the few classes that
+such a table needs. The tensors are read with `torch.load(weights_only=True)`, as in DCP.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import pickle
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException  # a BaseException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
 from torch.optim import Optimizer
 
 from trainer.checkpoint import layout
 from trainer.checkpoint.layout import MANIFEST, Fingerprint, Manifest
-from trainer.checkpoint.state import blank, fingerprint, restore
-from trainer.checkpoint.writer import one_line
+from trainer.checkpoint.state import MODEL, blank, fingerprint
+from trainer.checkpoint.write import one_line
 from trainer.contract import Exit, TrainerError
-from trainer.distributed import from_first
+from trainer.distributed import from_first, gather_objects
 from trainer.process import Process
 from trainer.scratch import name as scratch_name
-from trainer.stores import MissingError, Store, StoreError
+from trainer.stores import MissingError, Store, StoreError, os_errors
+from trainer.world import World
 
 T = TypeVar("T")
-PIECE_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -49,24 +58,10 @@ class Found:
             shutil.rmtree(self.directory.parent, ignore_errors=True)
 
 
-@dataclass(frozen=True)
-class Share:
-    """The part of the files that this process checks.
-
-    In a shared directory, each process checks one of `size` parts. In a bucket, it checks one of `local_size` parts,
-    because each node needs a copy of all files.
-    """
-
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-
-
 def newest(
     store: Store,
     group: dist.ProcessGroup,
-    share: Share,
+    world: World,
     *,
     model: Fingerprint,
     data_digest: str,
@@ -78,7 +73,7 @@ def newest(
     Args:
         store: Where the checkpoints are.
         group: A gloo group of all processes.
-        share: The part of the files that this process checks.
+        world: This process and the others.
         model: The fingerprint of the tensors of the model.
         data_digest: The digest of the data.
         scratch: Where the files of a bucket are copied to.
@@ -88,16 +83,20 @@ def newest(
         TrainerError: The store failed, the checkpoint is of another model or other data, or all are damaged. All
             processes raise this.
     """
-    finder = _Finder(store, group, share, scratch or Path(tempfile.gettempdir()), log_line)
+    listing = _first(lambda: store.list("step-"), group)
     damaged: list[int] = []
-    for step in finder.steps():
-        manifest, complaint = finder.manifest(step)
+    for step, sizes in layout.by_step(listing).items():
+        if MANIFEST not in sizes:
+            continue
+        manifest, problem = _first(partial(_manifest, store, step, sizes), group)
         if manifest is not None:
             _check(store, manifest, model, data_digest)
-            directory, complaint = finder.verify(manifest)
-            if complaint is None:
-                return Found(manifest, directory, tuple(damaged), finder.is_remote)
-        finder.log(f"checkpoint=damaged step={step} reason={complaint}")
+            copies = scratch or Path(tempfile.gettempdir())
+            directory, problem = _verify(store, manifest, group, world, copies)
+            if problem is None:
+                return Found(manifest, directory, tuple(damaged), store.local("") is None)
+        if world.rank == 0:
+            log_line(f"checkpoint=damaged step={step} reason={problem}")
         damaged.append(step)
     if damaged:
         raise TrainerError(
@@ -109,21 +108,49 @@ def newest(
 
 
 def read(found: Found, model: nn.Module, optimizer: Optimizer, group: dist.ProcessGroup) -> None:
-    """Read a checkpoint into the model and its optimizer, before its first step. Raise TrainerError."""
+    """Read a checkpoint into the model and its optimizer, in place and before its first step.
+
+    Raises:
+        TrainerError: It failed in one process. All processes raise this.
+    """
     state = blank(model, optimizer)
     if mismatch := layout.difference(found.manifest.fingerprint, fingerprint(state)):
         raise TrainerError(Exit.CONFIGURATION, f"checkpoint {found.directory}: {mismatch}")
     try:
-        restore(state, found.directory, group)
+        load(state, storage_reader=Reader(found.directory), process_group=group)
     except (Exception, CheckpointException) as error:
         raise TrainerError(
             Exit.SAVE, f"cannot read checkpoint {found.directory}: {one_line(error)}"
         ) from error
 
 
+def _first(work: Callable[[], T], group: dist.ProcessGroup) -> T:
+    """Do `work` in rank 0. All return its result or raise the same TrainerError."""
+
+    def done() -> T:
+        try:
+            return work()
+        except StoreError as error:
+            raise TrainerError(Exit.SAVE, f"checkpoints: {error}") from error
+
+    return from_first(done, group)
+
+
+def _manifest(store: Store, step: int, sizes: Mapping[str, int]) -> tuple[Manifest | None, str | None]:
+    """Return the manifest of a step, or what is wrong with it or with the sizes of its files."""
+    try:
+        manifest = Manifest.decode(store.read(f"{layout.name(step)}/{MANIFEST}"))
+    except ValueError as error:
+        return None, str(error)
+    if manifest.step != step:
+        return None, f"{MANIFEST} is of step {manifest.step}"
+    problem = layout.torn(manifest.files, sizes)
+    return (None, problem) if problem else (manifest, None)
+
+
 def _check(store: Store, manifest: Manifest, model: Fingerprint, data_digest: str) -> None:
     place = store.uri(layout.name(manifest.step))
-    saved = {name: each for name, each in manifest.fingerprint.items() if name.startswith("model.")}
+    saved = {name: each for name, each in manifest.fingerprint.items() if name.startswith(MODEL)}
     if mismatch := layout.difference(saved, model):
         raise TrainerError(Exit.CONFIGURATION, f"checkpoint {place} is of another model: {mismatch}")
     if manifest.data_digest != data_digest:
@@ -133,120 +160,91 @@ def _check(store: Store, manifest: Manifest, model: Fingerprint, data_digest: st
         )
 
 
-class _Finder:
-    """The steps of `newest`. All processes call each method together, and get the same result or error."""
+def _verify(
+    store: Store, manifest: Manifest, group: dist.ProcessGroup, world: World, copies: Path
+) -> tuple[Path, str | None]:
+    """Hash all files. Return their local directory, and the first problem or None.
 
-    def __init__(
-        self,
-        store: Store,
-        group: dist.ProcessGroup,
-        share: Share,
-        scratch: Path,
-        log_line: Callable[[str], None],
-    ) -> None:
-        self._store, self._group, self._share, self._log_line = store, group, share, log_line
-        self._listing: dict[str, int] = {}
-        self._copies = scratch
-        self.is_remote = store.local("") is None
-
-    def steps(self) -> list[int]:
-        """Return the finished steps, the newest first."""
-
-        def listed() -> list[int]:
-            self._listing = self._store.list("step-")
-            return layout.finished(self._listing)
-
-        return self._first(listed)
-
-    def manifest(self, step: int) -> tuple[Manifest | None, str | None]:
-        """Return the manifest of a step, or what is wrong with it or with the sizes of its files."""
-
-        def read_manifest() -> tuple[Manifest | None, str | None]:
-            try:
-                manifest = Manifest.decode(self._store.read(f"{layout.name(step)}/{MANIFEST}"))
-            except ValueError as error:
-                return None, str(error)
-            complaint = layout.torn(manifest, step, layout.by_step(self._listing)[step])
-            return (None, complaint) if complaint else (manifest, None)
-
-        return self._first(read_manifest)
-
-    def verify(self, manifest: Manifest) -> tuple[Path, str | None]:
-        """Hash all files. Return their local directory, and the first problem or None."""
-        folder = layout.name(manifest.step)
-        share = self._share
-        rank, size = (share.local_rank, share.local_size) if self.is_remote else (share.rank, share.size)
-        directory = self._store.local(folder) or self._copies / self._copy() / folder
-        names = sorted(manifest.files, key=lambda name: (-manifest.files[name].bytes, name))
-        complaint, failure = None, None
-        try:
-            for name in names[rank::size]:
-                if self.is_remote:
-                    directory.mkdir(parents=True, exist_ok=True)
-                    self._store.fetch(f"{folder}/{name}", directory / name)
-                found = _sha256(directory / name)
-                if found is None:
-                    complaint = f"{name} cannot be read"
-                elif found != manifest.files[name].sha256:
-                    complaint = (
-                        f"{name} has SHA-256 {found[:12]}, expected {manifest.files[name].sha256[:12]}"
-                    )
-                if complaint:
-                    break
-        except MissingError as error:
-            complaint = str(error)
-        except StoreError as error:
-            failure = str(error)
-        except OSError as error:
-            failure = f"cannot keep a copy in {directory}: {error.strerror or error}"
-        gathered: list[tuple[str | None, str | None]] = [(None, None)] * dist.get_world_size(self._group)
-        dist.all_gather_object(gathered, (complaint, failure), group=self._group)
-        for _, failed in gathered:
-            if failed:
-                self._remove(directory)
-                raise TrainerError(Exit.SAVE, f"checkpoints: {failed}")
-        first = next((each for each, _ in gathered if each), None)
-        if first:
-            self._remove(directory)
-        return directory, first
-
-    def log(self, line: str) -> None:
-        """Log a line, in rank 0."""
-        if self._share.rank == 0:
-            self._log_line(line)
-
-    def _copy(self) -> str:
-        """Return the name of the directory of the copy, which the first process of this node chooses."""
-        gathered = [""] * dist.get_world_size(self._group)
-        dist.all_gather_object(gathered, scratch_name("restore", Process.own()), group=self._group)
-        return gathered[self._share.rank - self._share.local_rank]
-
-    def _remove(self, directory: Path) -> None:
-        if self.is_remote:
-            dist.barrier(group=self._group)
-            shutil.rmtree(directory.parent, ignore_errors=True)
-
-    def _first(self, work: Callable[[], T]) -> T:
-        """Do `work` in rank 0. All return its result or raise the same TrainerError."""
-
-        def done() -> T:
-            try:
-                return work()
-            except StoreError as error:
-                raise TrainerError(Exit.SAVE, f"checkpoints: {error}") from error
-
-        return from_first(done, self._group)
-
-
-def _sha256(file: Path) -> str | None:
-    """Return the hash of a file, None if it is missing or unreadable. Raise OSError for other errors."""
-    total = hashlib.sha256()
+    In a shared directory, each process checks its share of the files. In a bucket, it checks its share among the
+    processes of its node, because each node needs a copy of all files.
+    """
+    folder = layout.name(manifest.step)
+    directory = store.local(folder)
+    rank, size, is_copy = world.rank, world.size, directory is None
+    if directory is None:
+        rank, size = world.local_rank, world.local_size
+        # The first process of this node chooses the name of the copy.
+        names = gather_objects(scratch_name("restore", Process.own()), group)
+        directory = copies / names[world.rank - world.local_rank] / folder
+    problem, failure = None, None
+    files = sorted(manifest.files, key=lambda name: (-manifest.files[name].bytes, name))
     try:
-        with file.open("rb") as source:
-            while piece := source.read(PIECE_BYTES):
-                total.update(piece)
-    except OSError as error:
-        if error.errno in (errno.EIO, errno.ENOENT):
-            return None
+        for name in files[rank::size]:
+            if is_copy:
+                with os_errors("keep a copy in", directory):
+                    directory.mkdir(parents=True, exist_ok=True)
+                store.fetch(f"{folder}/{name}", directory / name)
+            problem = _hash_problem(directory / name, manifest.files[name].sha256)
+            if problem:
+                break
+    except MissingError as error:
+        problem = str(error)
+    except StoreError as error:
+        failure = str(error)
+    outcomes = gather_objects((problem, failure), group)
+    failure = next((each for _, each in outcomes if each), None)
+    problem = next((each for each, _ in outcomes if each), None)
+    if is_copy and (failure or problem):
+        dist.barrier(group=group)
+        shutil.rmtree(directory.parent, ignore_errors=True)
+    if failure:
+        raise TrainerError(Exit.SAVE, f"checkpoints: {failure}")
+    return directory, problem
+
+
+def _hash_problem(file: Path, expected: str) -> str | None:
+    """Return what is wrong with the content of a file; None if nothing is. Raise StoreError if it can't be opened."""
+    try:
+        with os_errors("read", file), file.open("rb") as source:
+            found = hashlib.file_digest(source, "sha256").hexdigest()
+    except StoreError as error:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO:
+            return f"{file.name} cannot be read"
         raise
-    return total.hexdigest()
+    return None if found == expected else f"{file.name} has SHA-256 {found[:12]}, expected {expected[:12]}"
+
+
+# The classes that torch 2.15 writes for tensors: torch/distributed/checkpoint/metadata.py and filesystem.py
+TABLE = "torch.distributed.checkpoint.metadata"
+ALLOWED = {
+    *((TABLE, name) for name in ("ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta")),
+    *((TABLE, name) for name in ("TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING")),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    ("torch.serialization", "_get_layout"),
+    ("torch", "Size"),
+}
+
+
+class Reader(FileSystemReader):
+    """A FileSystemReader that raises UnpicklingError for a table of contents with other classes than ALLOWED."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:  # noqa: ARG002
+        with self.fs.create_stream(self.fs.concat_path(self.path, ".metadata"), "rb") as file:
+            metadata = _Tables(file).load()
+        if not isinstance(metadata, Metadata):
+            raise pickle.UnpicklingError(f"the table of contents is a {type(metadata).__name__}")
+        for name, each in metadata.state_dict_metadata.items():
+            if not isinstance(each, TensorStorageMetadata):
+                raise pickle.UnpicklingError(f"{name} is not a tensor")
+        if metadata.storage_meta is None:
+            metadata.storage_meta = StorageMeta()
+        metadata.storage_meta.load_id = self.load_id
+        return metadata
+
+
+class _Tables(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        found = getattr(torch, name, None) if module == "torch" else None
+        if (module, name) in ALLOWED or isinstance(found, torch.dtype):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"a table of contents does not need {module}.{name}")

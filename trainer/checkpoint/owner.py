@@ -65,19 +65,13 @@ class Claim:
         return f"run {self.run_id} (process {process.pid} on {process.host}, last seen {self.renewed_at})"
 
 
-@dataclass(frozen=True)
-class OwnClaim:
-    """The generation that this job owns. It can be sent to the process that finishes a checkpoint."""
-
-    generation: int
-
-    def is_newest(self, store: Store) -> bool:
-        """Return whether no other job took over since. Raise StoreError."""
-        return _newest(store) == self.generation
-
-
 class Owner:
-    """The ownership of a store by rank 0: `claim()`, then `start()` renews it in a thread until `release()`."""
+    """The ownership of a store by rank 0: `claim()`, then `start()` renews it in a thread until `release()`.
+
+    Attributes:
+        generation: The generation of the own claim, 0 before `claim()`.
+        lost: Whether another job took over. Nothing may be written then.
+    """
 
     def __init__(
         self,
@@ -91,22 +85,10 @@ class Owner:
     ) -> None:
         self._store, self._clock, self._sleep, self._log_line = store, clock, sleep, log_line
         self._claim = Claim(token, run_id, Process.own(), "")
-        self._own_claim: OwnClaim | None = None
-        self._lost = self._failing = False
+        self.generation = 0
+        self.lost = self._failing = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-
-    @property
-    def own_claim(self) -> OwnClaim:
-        """The claim that `claim()` created."""
-        if self._own_claim is None:
-            raise RuntimeError("claim() comes first")
-        return self._own_claim
-
-    @property
-    def lost(self) -> bool:
-        """Whether another job took over. Nothing may be written then."""
-        return self._lost
 
     def claim(self) -> None:
         """Become the owner: at once, or after about SAME_RUN_SECONDS or ABANDONED_SECONDS.
@@ -116,12 +98,13 @@ class Owner:
             StoreError: The store failed.
         """
         for _ in range(TRIES):
-            newest = _newest(self._store)
+            newest = newest_generation(self._store)
             if newest and not self._may_follow(newest):
                 continue
             if self._take(newest + 1):
-                self._own_claim = OwnClaim(newest + 1)
-                self._delete_older()
+                self.generation = newest + 1
+                with suppress(StoreError):
+                    self._store.delete([_path(newest)])
                 return
         raise StoreError(f"cannot claim {self._store.uri('')}: others were faster {TRIES} times")
 
@@ -132,13 +115,13 @@ class Owner:
 
     def renew(self) -> None:
         """Rewrite the claim, or find that it is lost. If the store fails, the next renewal tries again."""
-        if self._lost:
+        if self.lost:
             return
         try:
-            if self.own_claim.is_newest(self._store):
-                self._store.put(_path(self.own_claim.generation), self._now().encode(), "application/json")
+            if newest_generation(self._store) == self.generation:
+                self._store.put(_path(self.generation), self._now().encode(), "application/json")
             else:
-                self._lost = True
+                self.lost = True
                 place = self._store.uri("")
                 self._log_line(
                     f"alarm=checkpoint owner=lost reason={place} was taken over; nothing is saved any more"
@@ -154,13 +137,9 @@ class Owner:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        if self._own_claim is None or self._lost:
-            return
         with suppress(StoreError):
-            if self._own_claim.is_newest(self._store):
-                self._store.put(
-                    _path(self._own_claim.generation), replace(self._now(), released=True).encode()
-                )
+            if self.generation and newest_generation(self._store) == self.generation:
+                self._store.put(_path(self.generation), replace(self._now(), released=True).encode())
 
     def _may_follow(self, generation: int) -> bool:
         """Wait until it is known whether a takeover may follow this claim.
@@ -175,14 +154,17 @@ class Owner:
         if body is None:
             return False
         claim = Claim.decode(body)
-        if claim and (claim.released or self._is_own(claim.process) or claim.process.is_dead()):
+        own = self._claim.process
+        # Without a boot id, another process may look the same as this one.
+        is_own = claim is not None and bool(own.boot) and claim.process == own
+        if claim and (claim.released or is_own or claim.process.is_dead()):
             return True
         is_same_run = claim is not None and claim.token == self._claim.token
         until = self._clock() + (SAME_RUN_SECONDS if is_same_run else ABANDONED_SECONDS)
         while self._clock() < until:
             self._sleep(POLL_SECONDS)
             now = self._read(generation)
-            if now is None or _newest(self._store) != generation:
+            if now is None or newest_generation(self._store) != generation:
                 return False
             if now != body:
                 current = Claim.decode(now) or claim
@@ -195,10 +177,6 @@ class Owner:
                     f"End that run, or {advice}",
                 )
         return True
-
-    def _is_own(self, process: Process) -> bool:
-        """Return whether this is a claim of this process. Without a boot id, another process may look the same."""
-        return bool(process.boot) and process == self._claim.process
 
     def _take(self, generation: int) -> bool:
         if self._store.put_if_absent(_path(generation), self._now().encode()):
@@ -215,11 +193,6 @@ class Owner:
         except MissingError:
             return None
 
-    def _delete_older(self) -> None:
-        with suppress(StoreError):
-            found = [path for path in self._store.list(FOLDER) if CLAIM.fullmatch(path)]
-            self._store.delete(path for path in found if path < _path(self.own_claim.generation))
-
     def _now(self) -> Claim:
         return replace(self._claim, renewed_at=datetime.now(UTC).isoformat(timespec="seconds"))
 
@@ -232,7 +205,7 @@ def _path(generation: int) -> str:
     return f"{FOLDER}{generation:06}.json"
 
 
-def _newest(store: Store) -> int:
-    """Return the highest generation, 0 without any."""
+def newest_generation(store: Store) -> int:
+    """Return the generation of the current owner, 0 without any. Raise StoreError."""
     found = (CLAIM.fullmatch(path) for path in store.list(FOLDER))
     return max((int(each[1]) for each in found if each), default=0)

@@ -1,25 +1,16 @@
-"""The content of a checkpoint: the tensors of a model and its optimizer by name; and a safe reader.
+"""The content of a checkpoint: the tensors of a model and its optimizer by name.
 
 The names are the same with DistributedDataParallel, FSDP2, `torch.compile`, or none of them. The optimizer's other
 values (learning rate, betas) are settings of the run, and are not loaded from a checkpoint.
-
-DCP stores its table of contents as a pickle, which could call any function. `Reader` only allows the few classes that
-such a table needs. The tensors are read with `torch.load(weights_only=True)`, as in DCP.
 """
 
 from __future__ import annotations
 
-import pickle
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
-from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
@@ -79,61 +70,7 @@ def fingerprint(state: State) -> dict[str, Tensor]:
     }
 
 
-def storage_sizes(state: State) -> list[int]:
-    """Return the bytes of each storage of this process's tensors, which a copy needs."""
-    sizes: dict[int, int] = {}
-    for each in state.values():
-        storage = (each.to_local() if isinstance(each, DTensor) else each).untyped_storage()
-        sizes[storage.data_ptr()] = storage.nbytes()
-    return list(sizes.values())
-
-
-def restore(state: State, directory: Path, group: dist.ProcessGroup) -> None:
-    """Read the files of a checkpoint into these tensors, in place. All processes of the gloo group call this together.
-
-    Raises:
-        CheckpointException: It failed in one process. All processes raise this.
-    """
-    load(state, storage_reader=Reader(directory), process_group=group)
-
-
 def _tensor(name: str, value: object) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{name}: a checkpoint can only have tensors, found {type(value).__name__}")
     return value
-
-
-# The classes that torch 2.15 writes for tensors: torch/distributed/checkpoint/metadata.py and filesystem.py
-TABLE = "torch.distributed.checkpoint.metadata"
-ALLOWED = {
-    *((TABLE, name) for name in ("ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta")),
-    *((TABLE, name) for name in ("TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING")),
-    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-    ("torch.serialization", "_get_layout"),
-    ("torch", "Size"),
-}
-
-
-class Reader(FileSystemReader):
-    """A FileSystemReader that raises UnpicklingError for a table of contents with other classes than ALLOWED."""
-
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:  # noqa: ARG002
-        with self.fs.create_stream(self.fs.concat_path(self.path, ".metadata"), "rb") as file:
-            metadata = _Tables(file).load()
-        if not isinstance(metadata, Metadata):
-            raise pickle.UnpicklingError(f"the table of contents is a {type(metadata).__name__}")
-        for name, each in metadata.state_dict_metadata.items():
-            if not isinstance(each, TensorStorageMetadata):
-                raise pickle.UnpicklingError(f"{name} is not a tensor")
-        if metadata.storage_meta is None:
-            metadata.storage_meta = StorageMeta()
-        metadata.storage_meta.load_id = self.load_id
-        return metadata
-
-
-class _Tables(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        found = getattr(torch, name, None) if module == "torch" else None
-        if (module, name) in ALLOWED or isinstance(found, torch.dtype):
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"a table of contents does not need {module}.{name}")

@@ -9,9 +9,10 @@ import torch.distributed as dist
 from torch import nn
 
 from trainer.checkpoint import state
-from trainer.checkpoint.load import Found, Share, newest, read
-from trainer.checkpoint.saver import Saver
+from trainer.checkpoint.load import Found, newest, read
+from trainer.checkpoint.save import Saver
 from trainer.stores import Store
+from trainer.world import World
 
 DIGEST = "d" * 64
 
@@ -67,7 +68,7 @@ def load(
         "data_digest": DIGEST,
         "log_line": log_line,
     }
-    return newest(store, group, Share(rank, size, rank, size), **{**wanted, **more})
+    return newest(store, group, World(rank, size, rank, size, 1), **{**wanted, **more})
 
 
 def resumed(

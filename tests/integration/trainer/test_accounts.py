@@ -13,9 +13,8 @@ import torch.distributed as dist
 
 from tests.integration.trainer.test_steps import training
 from trainer import checkpoints as module
-from trainer.checkpoint import engines
-from trainer.checkpoint.engines import Idle
-from trainer.checkpoint.saver import Saver
+from trainer.checkpoint import save
+from trainer.checkpoint.save import Idle, Saver
 from trainer.checkpoints import Checkpoints
 from trainer.config import Config
 from trainer.metrics.hub import Metrics
@@ -178,8 +177,8 @@ class Event:
 def test_a_wait_beside_which_a_gpu_computes_is_no_stall(
     done: bool, idle_milliseconds: float, found: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines.torch.cuda, "Event", Event)
-    monkeypatch.setattr(engines.torch.cuda, "current_stream", lambda _device: "compute")
+    monkeypatch.setattr(save.torch.cuda, "Event", Event)
+    monkeypatch.setattr(save.torch.cuda, "current_stream", lambda _device: "compute")
     monkeypatch.setattr(Event, "now", 0.0)
     watched = Idle(torch.device("cuda", 0))
     monkeypatch.setattr(Event, "done", done)

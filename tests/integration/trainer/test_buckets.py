@@ -169,7 +169,7 @@ def test_of_several_only_the_first_puts_and_a_lost_answer_is_known_again(
     proxy.faults.append(Fault("PUT", lose=True))
     own = Owner(Bucket(store.name, f"{store.prefix}/other"), "token", "r1")
     own.claim()
-    assert own.own_claim.generation == 1
+    assert own.generation == 1
 
 
 METADATA = {

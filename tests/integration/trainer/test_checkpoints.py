@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import pickle
 import signal
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,11 +30,15 @@ from tests.integration.trainer.checkpoints import (
     train,
     trained,
 )
-from trainer.checkpoint import engines, layout, state
-from trainer.checkpoint.engines import InProcess, InThread, SaveFailed
+from tests.integration.trainer.test_stopping import wait_for
+from tests.integration.trainer.together import fork_server
+from trainer.checkpoint import layout, state
+from trainer.checkpoint import save as module
 from trainer.checkpoint.load import read
 from trainer.checkpoint.owner import Owner
+from trainer.checkpoint.write import SaveFailed
 from trainer.contract import Exit, TrainerError
+from trainer.process import start_of
 from trainer.stores import Directory, StoreError
 
 pytestmark = pytest.mark.trainer
@@ -82,9 +88,8 @@ def test_a_run_that_is_resumed_ends_bit_by_bit_as_one_that_was_not(
 ) -> None:
     model, optimizer = trained(5)
     said: list[str] = []
-    own = saver(
-        store, group, background=background, meeting=("127.0.0.1", meeting.port), log_line=said.append
-    )
+    address = ("127.0.0.1", meeting.port) if background == "process" else None
+    own = saver(store, group, meeting=address, log_line=said.append)
     own.warm(state.gather(model, optimizer))
     assert own.finish()
     expected = copied(model, optimizer)
@@ -92,7 +97,7 @@ def test_a_run_that_is_resumed_ends_bit_by_bit_as_one_that_was_not(
     own.staged()
     train(model, optimizer, 6, 9)  # while it is written
     assert own.finish()
-    assert isinstance(own._engine, InProcess if background == "process" else InThread)
+    assert (own._process is not None) == (background == "process")
     assert own.counts.last_size_bytes == sum(store.list(f"{layout.name(5)}/").values())
     own.close()
 
@@ -301,7 +306,7 @@ class Undeletable(Directory):
         super().delete(paths)
 
 
-def test_a_deletion_that_fails_is_counted_and_the_others_go_on(
+def test_a_deletion_that_fails_is_reported_and_the_others_go_on(
     tmp_path: Path, group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Undeletable(tmp_path)
@@ -313,7 +318,6 @@ def test_a_deletion_that_fails_is_counted_and_the_others_go_on(
     own.save(state.gather(model, optimizer), 4, 0)
     assert own.finish()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["step-000000002", "step-000000004"]
-    assert own.counts.deletions_failed == 1
     assert said[1:] == ["checkpoint=kept step=2 reason=cannot delete: 503"]
     monkeypatch.setattr(Undeletable, "works", True)
     own.save(state.gather(model, optimizer), 5, 0)
@@ -448,7 +452,7 @@ def test_a_copy_that_cannot_be_made_is_a_failed_save(
     monkeypatch.setattr(own._stager, "stage", no_room)
     own.save(state.gather(model, optimizer), 1, 16)
     assert not own.finish()
-    assert said[0].endswith("reason=MemoryError: no room for a copy")
+    assert said[0].endswith("reason=process 0: MemoryError: no room for a copy")
     own.close()
 
 
@@ -477,12 +481,12 @@ def test_a_background_process_that_cannot_be_started_is_told_with_its_reason(
 ) -> None:
     model, optimizer = trained(1)
     said: list[str] = []
-    own = saver(store, group, background="process", meeting=("127.0.0.1", 1), log_line=said.append)
+    own = saver(store, group, meeting=("127.0.0.1", 1), log_line=said.append)
 
     def fail() -> None:
         raise SaveFailed("no process for you")
 
-    monkeypatch.setattr(own._engine, "start", fail)
+    monkeypatch.setattr(own._process, "start", fail)
     own.warm(state.gather(model, optimizer))
     own.finish()
     assert said == ["alarm=checkpoint failures=1 last_good_step=none reason=no process for you"]
@@ -495,15 +499,12 @@ def test_where_the_copies_do_not_fit_into_shared_memory_threads_write(
     model, optimizer = trained(1)
     tensors = state.gather(model, optimizer)
     needed = 8 * 4096 * len(tensors)  # each smaller than a page
-    for free, engine in ((needed, InProcess), (needed - 1, InThread)):
-        monkeypatch.setattr(engines, "free", lambda free=free: free)
+    for free, by_process in ((needed, True), (needed - 1, False)):
+        monkeypatch.setattr(module, "free_shared_memory", lambda free=free: free)
         said: list[str] = []
-        own = saver(
-            store, group, background="process", meeting=("127.0.0.1", 1), local_size=8, log_line=said.append
-        )
+        own = saver(store, group, meeting=("127.0.0.1", 1), local_size=8, log_line=said.append)
         own._check_shared(tensors)
-        assert isinstance(own._engine, engine)
-        assert own._stager._config.use_shared_memory == (engine is InProcess)
+        assert (own._process is not None) == own._stager._config.use_shared_memory == by_process
     own.save(tensors, 1, 16)
     assert own.finish()
     assert [line.split()[0] for line in said] == ["checkpoint=threads", "checkpoint=saved"]
@@ -534,22 +535,47 @@ def test_who_was_taken_over_finishes_nothing_and_then_saves_no_more(
     own.close()
 
 
-def test_the_background_process_outlives_the_signals_that_stop_a_worker_and_ends_with_it(
+def test_the_background_process_outlives_the_signals_that_stop_a_worker(
     store: Directory, group: dist.ProcessGroup, meeting: dist.TCPStore
 ) -> None:
     model, optimizer = trained(1)
-    own = saver(store, group, background="process", meeting=("127.0.0.1", meeting.port))
+    own = saver(store, group, meeting=("127.0.0.1", meeting.port))
     own.warm(state.gather(model, optimizer))
     assert own.finish()
-    assert isinstance(own._engine, InProcess)
-    process = own._engine._process
+    assert own._process is not None
+    process = own._process._process
     for number in (signal.SIGTERM, signal.SIGINT):
         os.kill(process.pid, number)
     own.save(state.gather(model, optimizer), 1, 16)
     assert own.finish()
-    own._engine._pipe.close()  # as when the trainer is killed
+    own.close()
     process.join(20)
     assert process.exitcode == 0
+
+
+def save_and_report(path: Path, report: Any) -> None:
+    """One save by a background process, whose id is reported; then wait."""
+    meeting = dist.TCPStore("127.0.0.1", 0, is_master=True)
+    dist.init_process_group("gloo", store=meeting, rank=0, world_size=1)
+    model, optimizer = trained(1)
+    own = saver(Directory(path), dist.new_group(backend="gloo"), meeting=("127.0.0.1", meeting.port))
+    own.save(state.gather(model, optimizer), 1, 16)
+    assert own.finish()
+    assert own._process is not None
+    assert own._process._process is not None
+    report.send(own._process._process.pid)
+    time.sleep(600)
+
+
+def test_background_process_ends_with_killed_trainer(tmp_path: Path) -> None:
+    reports, report = multiprocessing.Pipe(duplex=False)
+    trainer = fork_server().Process(target=save_and_report, args=(tmp_path, report))
+    trainer.start()
+    pid = reports.recv()
+    assert start_of(pid) is not None
+    trainer.kill()
+    trainer.join()
+    wait_for(lambda: start_of(pid) is None)
 
 
 def test_where_the_background_process_is_gone_a_thread_writes_on(
@@ -557,12 +583,12 @@ def test_where_the_background_process_is_gone_a_thread_writes_on(
 ) -> None:
     model, optimizer = trained(1)
     said: list[str] = []
-    own = saver(store, group, background="process", meeting=("127.0.0.1", meeting.port), log_line=said.append)
+    own = saver(store, group, meeting=("127.0.0.1", meeting.port), log_line=said.append)
     own.warm(state.gather(model, optimizer))
     assert own.finish()
-    assert isinstance(own._engine, InProcess)
-    own._engine._process.kill()
-    own._engine._process.join(20)
+    assert own._process is not None
+    own._process._process.kill()
+    own._process._process.join(20)
     own.save(state.gather(model, optimizer), 1, 16)
     assert own.finish()
     assert said[0] == "alarm=checkpoint reason=a background process is gone; threads write from now on"
@@ -578,11 +604,11 @@ def test_a_process_that_is_killed_while_it_writes_is_a_failed_save(
     model, optimizer = trained(1)
     said: list[str] = []
     store = Directory(tmp_path)
-    own = saver(store, group, background="process", meeting=("127.0.0.1", meeting.port), log_line=said.append)
+    own = saver(store, group, meeting=("127.0.0.1", meeting.port), log_line=said.append)
     own.warm(state.gather(model, optimizer))
     assert own.finish()
-    assert isinstance(own._engine, InProcess)
-    process = own._engine._process
+    assert own._process is not None
+    process = own._process._process
     os.kill(process.pid, signal.SIGSTOP)
     own.save(state.gather(model, optimizer), 1, 16)
     time.sleep(0.2)

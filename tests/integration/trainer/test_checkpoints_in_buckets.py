@@ -14,7 +14,6 @@ from tests.integration.trainer.checkpoints import copied, load, network, resumed
 from tests.integration.trainer.s3_proxy import KEYS, Fault, S3Proxy, emulated
 from trainer import stores as module
 from trainer.checkpoint import layout, state
-from trainer.checkpoint.engines import InProcess
 from trainer.contract import Exit, TrainerError
 from trainer.process import Process
 from trainer.scratch import clear, find_abandoned
@@ -71,15 +70,14 @@ def test_a_process_that_is_killed_while_it_sends_leaves_nothing_on_this_machine(
     own = saver(
         store,
         group,
-        background="process",
         meeting=("127.0.0.1", meeting.port),
         scratch=tmp_path,
         log_line=said.append,
     )
     own.warm(state.gather(model, optimizer))
     assert own.finish()
-    assert isinstance(own._engine, InProcess)
-    process = own._engine._process
+    assert own._process is not None
+    process = own._process._process
     proxy.faults.append(Fault("PUT .*distcp", times=99, delay=60))
     own.save(state.gather(model, optimizer), 1, 16)
     while not list(tmp_path.glob("*/step-000000001/*.distcp")) or not proxy.count("PUT .*distcp"):

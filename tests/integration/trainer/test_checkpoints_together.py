@@ -30,7 +30,7 @@ from tests.integration.trainer.checkpoints import (
 )
 from tests.integration.trainer.test_stopping import wait_for
 from tests.integration.trainer.together import fork_server, together
-from trainer.checkpoint import layout, state, writer
+from trainer.checkpoint import layout, state, write
 from trainer.checkpoint.load import read
 from trainer.contract import Exit, TrainerError
 from trainer.distributed import from_first
@@ -60,9 +60,8 @@ def save_of_two(path: Path, background: str) -> tuple[int, list[str]]:
     train(wrapped, optimizer, 1, 2)
     port = int(os.environ["MASTER_PORT"])
     said: list[str] = []
-    own = saver(
-        Directory(path), own_group, background=background, meeting=("127.0.0.1", port), log_line=said.append
-    )
+    meeting = ("127.0.0.1", port) if background == "process" else None
+    own = saver(Directory(path), own_group, meeting=meeting, log_line=said.append)
     own.save(state.gather(wrapped, optimizer), 2, 32)
     own.staged()
     train(wrapped, optimizer, 3, 4)
@@ -168,7 +167,7 @@ def test_a_save_that_fails_in_one_process_fails_in_all_and_leaves_nothing(tmp_pa
 
 def save_apart(path: Path) -> tuple[list[str], list[int], list[str]]:
     """Every process into a directory of its own, as where each machine has its own disk."""
-    writer.SEEN_SECONDS = writer.POLL_SECONDS = 0.1
+    write.SEEN_SECONDS = write.POLL_SECONDS = 0.1
     model, optimizer = trained(1)
     said: list[str] = []
     store = Directory(path / str(dist.get_rank()))
@@ -182,7 +181,7 @@ def test_a_place_that_the_machines_do_not_share_is_a_failed_save(tmp_path: Path)
     first, second = together(2, save_apart, tmp_path)
     reason = first[0][0].partition("reason=")[2]
     assert reason.startswith(f"process 0: cannot save {tmp_path}/0/step-000000001: process 1's file ")
-    assert reason.endswith("-1-0.distcp is not there: all nodes must share this place")
+    assert reason.endswith("-1-0.distcp is missing: all nodes must share this place")
     assert (len(first[0]), second[0]) == (1, [])
     assert first[1] == second[1] == []
     assert first[2] == []  # what it could see is removed again

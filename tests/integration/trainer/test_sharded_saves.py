@@ -35,7 +35,7 @@ def save_by_processes(path: Path) -> tuple[list[bool], int, list[str]]:
     model = sharded()
     optimizer = optimizer_of(model)
     meeting = ("127.0.0.1", int(os.environ["MASTER_PORT"]))
-    own = saver(Directory(path), group(), background="process", meeting=meeting, log_line=said.append)
+    own = saver(Directory(path), group(), meeting=meeting, log_line=said.append)
     done = []
     for step in (1, 2):
         train(model, optimizer, step, step)

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import pytest
 import torch
 
-from trainer.checkpoint.saver import new_stager
+from trainer.checkpoint.save import new_stager
 
 pytestmark = pytest.mark.trainer
 

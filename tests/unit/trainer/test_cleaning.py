@@ -9,8 +9,8 @@ import pytest
 
 from trainer.checkpoint import layout
 from trainer.checkpoint.owner import Owner
-from trainer.checkpoint.writer import Cleaner
-from trainer.stores import Directory, StoreError
+from trainer.checkpoint.write import delete_step, delete_surplus, delete_unfinished
+from trainer.stores import Directory, Store, StoreError
 
 pytestmark = pytest.mark.unit
 
@@ -37,57 +37,64 @@ def owner(store: Directory) -> Owner:
     return made
 
 
-ACTS: dict[str, Callable[[Cleaner], object]] = {
-    "clear": lambda cleaner: cleaner.clear(REMAINS),
-    "clear_unfinished": lambda cleaner: cleaner.clear_unfinished(REMAINS),
-    "surplus": lambda cleaner: list(cleaner.surplus(3, ())),
+ACTS: dict[str, Callable[[Store, int], object]] = {
+    "step": lambda store, generation: delete_step(store, REMAINS, generation),
+    "unfinished": lambda store, generation: delete_unfinished(store, REMAINS, generation),
+    "surplus": lambda store, generation: list(delete_surplus(store, 3, 2, (), generation)),
 }
-LEFT = {"clear": [1, 2, 3], "clear_unfinished": [1, 2, 3], "surplus": [2, 3, 4]}
+LEFT = {"step": [1, 2, 3], "unfinished": [1, 2, 3], "surplus": [2, 3, 4]}
 
 
 @pytest.mark.parametrize("act", ACTS)
 def test_the_owner_deletes_what_is_to_go(store: Directory, act: str) -> None:
-    ACTS[act](Cleaner(store, 2, owner(store)))
+    ACTS[act](store, owner(store).generation)
     assert steps(store) == LEFT[act]
 
 
 @pytest.mark.parametrize("act", ACTS)
-@pytest.mark.parametrize("noticed", [False, True])
-def test_who_was_taken_over_deletes_nothing(store: Directory, act: str, noticed: bool) -> None:
-    first = owner(store)
+def test_who_was_taken_over_deletes_nothing(store: Directory, act: str) -> None:
+    generation = owner(store).generation
     owner(store)
-    if noticed:
-        first.renew()
-        assert first.lost
-    before, cleaner = store.list(), Cleaner(store, 2, first)
-    if act == "clear":
+    before = store.list()
+    if act == "step":
         with pytest.raises(StoreError, match=r"cannot delete .*/step-000000004: it was taken over"):
-            ACTS[act](cleaner)
+            ACTS[act](store, generation)
     else:
-        told = ACTS[act](cleaner)
-        assert act != "surplus" or "it was taken over" in str(told)
+        failed = ACTS[act](store, generation)
+        assert act != "surplus" or "it was taken over" in str(failed)
     assert store.list() == before
 
 
-def test_the_claim_is_looked_at_before_each_deletion(store: Directory) -> None:
-    first = owner(store)
+def test_the_claim_is_checked_before_each_deletion(store: Directory) -> None:
+    generation = owner(store).generation
 
     class Watched(Directory):
         def delete(self, paths: Iterable[str]) -> None:
             super().delete(paths)
             owner(store)  # another takes over in between
 
-    told = list(Cleaner(Watched(store.path), 1, first).surplus(3, ()))
-    assert [step for step, _ in told] == [2]
+    failed = list(delete_surplus(Watched(store.path), 3, 1, (), generation))
+    assert [step for step, _ in failed] == [2]
     assert steps(store) == [2, 3, 4]
 
 
-def test_a_step_without_files_needs_nobody_s_leave(store: Directory) -> None:
-    first = owner(store)
+def test_the_manifest_is_deleted_first(store: Directory) -> None:
+    deleted: list[str] = []
+
+    class Watched(Directory):
+        def delete(self, paths: Iterable[str]) -> None:
+            deleted.extend(paths)
+
+    delete_step(Watched(store.path), 3, None)
+    assert deleted == ["step-000000003/manifest.json", "step-000000003/a-0-0.distcp"]
+
+
+def test_a_step_without_files_needs_no_claim(store: Directory) -> None:
+    generation = owner(store).generation
     owner(store)
-    Cleaner(store, 2, first).clear(9)
+    delete_step(store, 9, generation)
 
 
 def test_a_finished_step_is_no_remains(store: Directory) -> None:
-    Cleaner(store, 2, None).clear_unfinished(3)
+    delete_unfinished(store, 3, None)
     assert steps(store) == [1, 2, 3, 4]

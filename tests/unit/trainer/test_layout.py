@@ -34,19 +34,6 @@ def test_a_manifest_says_the_same_after_a_round_trip() -> None:
     assert Manifest.decode(manifest().encode()) == manifest()
 
 
-def test_what_a_listing_does_not_show_of_what_was_written_is_named_with_its_process() -> None:
-    written = [{"a-0-0.distcp": File(10, SHA)}, {"a-1-0.distcp": File(20, SHA)}]
-    sizes = {"a-0-0.distcp": 10, "a-1-0.distcp": 20, ".metadata": 3, "remains": 1}
-    assert layout.unseen(written, sizes) is None
-    assert layout.unseen(written, {**sizes, "a-1-0.distcp": 19}) == (
-        "process 1's file a-1-0.distcp has 19 bytes, expected 20"
-    )
-    del sizes["a-1-0.distcp"]
-    assert layout.unseen(written, sizes) == (
-        "process 1's file a-1-0.distcp is not there: all nodes must share this place"
-    )
-
-
 @pytest.mark.parametrize(
     ("was", "becomes"),
     [
@@ -92,14 +79,12 @@ def broken(change: Callable[[dict[str, object]], object]) -> bytes:
         (b"[]", "has format None, expected 1"),
         (broken(lambda said: said.update(format=2)), "has format 2, expected 1"),
         (broken(lambda said: said.pop("position")), "KeyError.*position"),
-        (broken(lambda said: said.update(step=-1)), "-1 is not a whole number"),
-        (broken(lambda said: said.update(step=True)), "True is not a whole number"),
         (broken(lambda said: said.update(files={})), "names no files"),
         (
             broken(lambda said: said.update(files={"../a": {"bytes": 1, "sha256": SHA}})),
             r"'\.\./a' is not a file name",
         ),
-        (broken(lambda said: said.update(files={"a": {"bytes": 1, "sha256": "x"}})), "'x' is not a SHA-256"),
+        (broken(lambda said: said.update(files={"a": {"bytes": 1}})), "TypeError"),
         (broken(lambda said: said.update(fingerprint=[])), "is invalid"),
     ],
 )
@@ -124,16 +109,15 @@ def test_only_steps_with_a_manifest_are_finished() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "sizes", "told"),
+    ("sizes", "problem"),
     [
-        (1200, {"a-0-0.distcp": 10, ".metadata": 3, "more": 1}, None),
-        (1200, {"a-0-0.distcp": 10}, ".metadata is missing"),
-        (1200, {"a-0-0.distcp": 0, ".metadata": 3}, "a-0-0.distcp has 0 bytes, expected 10"),
-        (1300, {"a-0-0.distcp": 10, ".metadata": 3}, "manifest.json is of step 1200"),
+        ({"a-0-0.distcp": 10, ".metadata": 3, "more": 1}, None),
+        ({"a-0-0.distcp": 10}, ".metadata is missing"),
+        ({"a-0-0.distcp": 0, ".metadata": 3}, "a-0-0.distcp has 0 bytes, expected 10"),
     ],
 )
-def test_sizes_tell_what_is_torn(step: int, sizes: dict[str, int], told: str | None) -> None:
-    assert layout.torn(manifest(), step, sizes) == told
+def test_sizes_show_what_is_torn(sizes: dict[str, int], problem: str | None) -> None:
+    assert layout.torn(manifest().files, sizes) == problem
 
 
 def test_the_first_difference_of_two_models_is_told() -> None:
@@ -183,9 +167,3 @@ def test_keep_k_keeps_the_good_ones(steps: dict[int, bool], keep: int, data: st.
 def test_keeping_none_is_refused() -> None:
     with pytest.raises(ValueError, match="keep: 0 is less than 1"):
         layout.surplus({}, 1, 0)
-
-
-def test_the_manifest_goes_first() -> None:
-    files = ["a", ".metadata", MANIFEST, "z"]
-    assert layout.in_order_of_deletion(7, files)[0] == "step-000000007/manifest.json"
-    assert len(layout.in_order_of_deletion(7, files)) == 4

@@ -15,7 +15,7 @@ import pytest
 
 from trainer import process as processes
 from trainer.checkpoint import owner as module
-from trainer.checkpoint.owner import ABANDONED_SECONDS, SAME_RUN_SECONDS, Claim, Owner
+from trainer.checkpoint.owner import ABANDONED_SECONDS, SAME_RUN_SECONDS, Claim, Owner, newest_generation
 from trainer.contract import Exit, TrainerError
 from trainer.process import Process
 from trainer.stores import Directory, StoreError
@@ -63,8 +63,8 @@ def mine(store: Directory, clock: Clock, said: list[str] | None = None) -> Owner
 def test_an_empty_place_is_claimed_at_once(store: Directory, clock: Clock) -> None:
     own = mine(store, clock)
     own.claim()
-    assert (own.own_claim.generation, own.lost, clock.now) == (1, False, 1000.0)
-    assert own.own_claim.is_newest(store)
+    assert (own.generation, own.lost, clock.now) == (1, False, 1000.0)
+    assert newest_generation(store) == own.generation
 
 
 def test_the_second_job_is_refused_in_one_line_that_names_the_first(store: Directory, clock: Clock) -> None:
@@ -80,7 +80,7 @@ def test_the_second_job_is_refused_in_one_line_that_names_the_first(store: Direc
     assert "\n" not in line
     assert f"run r2 (process {os.getpid()} on far, last seen at 0), which is alive" in line
     assert clock.now < 1000 + ABANDONED_SECONDS
-    assert first.own_claim.is_newest(store)
+    assert newest_generation(store) == first.generation
 
 
 def test_an_owner_that_does_not_renew_through_the_watch_is_followed(store: Directory, clock: Clock) -> None:
@@ -89,7 +89,7 @@ def test_an_owner_that_does_not_renew_through_the_watch_is_followed(store: Direc
     own = mine(store, clock)
     own.claim()
     assert clock.now >= 1000 + ABANDONED_SECONDS
-    assert own.own_claim.generation == 2
+    assert own.generation == 2
     assert list(store.list("owners/")) == ["owners/000002.json"]
     said: list[str] = []
     first._log_line = said.append
@@ -98,7 +98,7 @@ def test_an_owner_that_does_not_renew_through_the_watch_is_followed(store: Direc
     assert said == [
         f"alarm=checkpoint owner=lost reason={store.path} was taken over; nothing is saved any more"
     ]
-    assert own.own_claim.is_newest(store)  # the one that lost wrote nothing
+    assert newest_generation(store) == own.generation  # the one that lost wrote nothing
 
 
 def test_a_restart_of_the_same_run_on_another_machine_goes_on_when_the_old_one_is_silent(
@@ -140,7 +140,7 @@ def test_two_live_trainings_of_one_name_do_not_share_a_place(
     assert "\n" not in line
     assert f"(process {process.pid} on {process.host}, last seen at 0), which is alive. " in line
     assert "use another run id or owner" in line
-    assert first.own_claim.is_newest(store)
+    assert newest_generation(store) == first.generation
 
 
 def test_the_same_run_s_place_is_taken_when_it_is_released_meanwhile(store: Directory, clock: Clock) -> None:
@@ -149,7 +149,7 @@ def test_the_same_run_s_place_is_taken_when_it_is_released_meanwhile(store: Dire
     clock.meanwhile = lambda now: first.release() if now >= 1004 else None
     own = mine(store, clock)
     own.claim()
-    assert (own.own_claim.generation, clock.now) == (2, 1004.0)
+    assert (own.generation, clock.now) == (2, 1004.0)
 
 
 @pytest.mark.parametrize("before", ["this process", "a dead one"])
@@ -162,7 +162,7 @@ def test_a_restart_on_the_same_machine_goes_on_at_once(store: Directory, clock: 
     first.claim()
     own = mine(store, clock)
     own.claim()
-    assert (own.own_claim.generation, clock.now) == (2, 1000.0)
+    assert (own.generation, clock.now) == (2, 1000.0)
 
 
 def test_a_dead_process_of_this_machine_is_followed_at_once(store: Directory, clock: Clock) -> None:
@@ -174,7 +174,7 @@ def test_a_dead_process_of_this_machine_is_followed_at_once(store: Directory, cl
     subprocess.run([sys.executable, "-c", script, str(store.path)], check=True, cwd=Path(__file__).parents[3])
     own = mine(store, clock)
     own.claim()
-    assert (own.own_claim.generation, clock.now) == (2, 1000.0)
+    assert (own.generation, clock.now) == (2, 1000.0)
 
 
 def test_what_cannot_be_seen_from_here_is_not_known_to_be_dead() -> None:
@@ -207,7 +207,7 @@ def test_without_proc_as_on_macos_a_place_is_claimed_renewed_and_released(
     first.release()
     own = mine(store, clock)
     own.claim()
-    assert (own.own_claim.generation, clock.now) == (2, 1000.0)
+    assert (own.generation, clock.now) == (2, 1000.0)
 
 
 def test_without_proc_a_place_that_nobody_renews_is_taken_after_the_watch(
@@ -233,7 +233,7 @@ def test_a_marker_that_nobody_can_read_is_watched_and_then_taken(store: Director
     store.put("owners/000004.json", b"")
     own = mine(store, clock)
     own.claim()
-    assert own.own_claim.generation == 5
+    assert own.generation == 5
     assert clock.now >= 1000 + ABANDONED_SECONDS
 
 
@@ -244,7 +244,7 @@ def test_of_two_that_wait_for_an_abandoned_place_one_gets_it(store: Directory, c
     def faster(now: float) -> None:
         if now >= 1000 + ABANDONED_SECONDS:
             rival._take(2)
-            rival._own_claim = module.OwnClaim(2)
+            rival.generation = 2
             rival._claim = replace(rival._claim, renewed_at=f"{now}")
             rival._now = lambda: replace(rival._claim, renewed_at=f"{clock.now}")  # type: ignore[method-assign]
             rival.renew()
@@ -252,7 +252,7 @@ def test_of_two_that_wait_for_an_abandoned_place_one_gets_it(store: Directory, c
     clock.meanwhile = faster
     with pytest.raises(TrainerError, match="belongs to run r2"):
         mine(store, clock).claim()
-    assert rival.own_claim.is_newest(store)
+    assert newest_generation(store) == rival.generation
 
 
 class Forgetful(Directory):
@@ -266,7 +266,7 @@ class Forgetful(Directory):
 def test_a_claim_whose_answer_was_lost_is_known_again(tmp_path: Path, clock: Clock) -> None:
     own = mine(Forgetful(tmp_path), clock)
     own.claim()
-    assert own.own_claim.generation == 1
+    assert own.generation == 1
 
 
 class Failing(Directory):

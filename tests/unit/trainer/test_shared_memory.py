@@ -1,4 +1,4 @@
-"""Whether copies fit into /dev/shm: all processes of a machine, and all machines alike."""
+"""Whether copies fit into /dev/shm: all processes of a node, and all nodes alike."""
 
 from __future__ import annotations
 
@@ -6,39 +6,42 @@ from pathlib import Path
 
 import pytest
 
-from trainer.checkpoint import engines
-from trainer.checkpoint.engines import GIB, Room, free, needed, too_small
-
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.long]
 
 
-def test_every_process_of_a_machine_needs_whole_pages_for_every_tensor() -> None:
-    assert needed([], 8) == 0
-    assert needed([1, 4096, 4097], 1) == 4096 + 4096 + 8192
-    assert needed([1, 4096, 4097], 8) == 8 * 16384
+@pytest.fixture(scope="module", autouse=True)
+def _torch() -> None:
+    """Import torch where the tests run. Collection imports this module in every worker, and torch takes two seconds."""
+    global torch, save
+    import torch
+
+    from trainer.checkpoint import save
 
 
-def test_what_fits_exactly_has_room() -> None:
-    assert too_small([Room(100, 100), Room(200, 1)]) is None
+def test_every_process_of_a_node_needs_whole_pages_for_every_storage() -> None:
+    tensors = {str(size): torch.zeros(size, dtype=torch.uint8) for size in (1, 4096, 4097)}
+    state = {**tensors, "view": tensors["4097"][1:]}
+    assert save.needed_shared_memory({}, 8) == 0
+    assert save.needed_shared_memory(state, 8) == 8 * (4096 + 4096 + 8192)
 
 
-def test_one_machine_without_room_is_enough_and_the_worst_is_told() -> None:
+def test_node_without_room_is_enough_and_the_worst_is_named() -> None:
     """gpt-124M's weights and two moments on eight GPUs, in the 8 GiB of a pod."""
-    state = needed([3 * 4 * 124_439_808], 8)
-    reason = too_small([Room(64 * GIB, state), Room(10 * GIB, state), Room(8 * GIB, state)])
+    needed = 8 * 3 * 4 * 124_439_808
+    assert save.too_small([(needed, needed), (200, 1)]) is None
+    reason = save.too_small([(64 * save.GIB, needed), (10 * save.GIB, needed), (8 * save.GIB, needed)])
     assert reason is not None
     assert reason.startswith(
         "/dev/shm has 8.00 GiB free, the copies of the processes of a node need 11.13 GiB. Threads write"
     )
     assert "training.sharedMemory" in reason
     assert "--shm-size" in reason
-    assert too_small([Room(64 * GIB, state)]) is None
 
 
 def test_where_there_is_no_shared_memory_none_is_free(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(engines, "PLACE", tmp_path)
-    assert free() > 0
-    monkeypatch.setattr(engines, "PLACE", tmp_path / "none")
-    assert free() == 0
+    monkeypatch.setattr(save, "SHARED_MEMORY", tmp_path)
+    assert save.free_shared_memory() > 0
+    monkeypatch.setattr(save, "SHARED_MEMORY", tmp_path / "none")
+    assert save.free_shared_memory() == 0

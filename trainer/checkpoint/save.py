@@ -1,0 +1,546 @@
+"""Save checkpoints while training continues: copy the state, then write the copy in the background.
+
+A failed save never stops training: it is logged and counted, and the next interval saves again. The entry point is
+`Saver`. All processes call its constructor, `warm`, `save` and `finish` together, in the same order.
+
+A thread writes on CPUs: it starts without cost, but shares the interpreter's lock with the loop. On GPUs, where the
+loop launches kernels, a separate process writes (docs/decisions/0036-background-process-of-checkpoints.md).
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import resource
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.tensor import DTensor
+
+from trainer.checkpoint.layout import Manifest
+from trainer.checkpoint.owner import Owner
+from trainer.checkpoint.state import State, fingerprint
+from trainer.checkpoint.write import (
+    SaveFailed,
+    Writer,
+    delete_surplus,
+    delete_unfinished,
+    one_line,
+    write,
+)
+from trainer.distributed import gather_objects
+from trainer.scratch import clear
+from trainer.stores import Store, StoreError
+
+# A file system that hangs must not keep a run from its end. After a signal, the deadline of `trainer.shutdown` is
+# shorter.
+LONGEST_SAVE = timedelta(minutes=30)
+# A save that takes longer probably hangs.
+SLOW_SECONDS = 600.0
+START_SECONDS, EXIT_SECONDS = 300.0, 5.0
+# Training has priority over the background process.
+NICE = 10
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - torch uses it
+# Each shared tensor is a file there, with whole pages.
+PAGE_BYTES = 4096
+GIB = 2**30
+
+
+@dataclass
+class Counts:
+    """Counts of this process.
+
+    Attributes:
+        blocked_seconds: The time in which training waited.
+        last_writing_seconds: The time until the last checkpoint was durable, while training continued.
+        last_size_bytes: The size of the last whole checkpoint, known in rank 0.
+        owner_lost: Another run took over the place, so nothing is saved any more. Known in all ranks.
+    """
+
+    saved: int = 0
+    failed: int = 0
+    skipped: int = 0
+    blocked_seconds: float = 0.0
+    last_good_step: int | None = None
+    last_ended_step: int = 0
+    last_blocked_seconds: float = 0.0
+    last_writing_seconds: float = 0.0
+    last_size_bytes: int | None = None
+    owner_lost: bool = False
+
+
+class Saver:
+    """Write checkpoints of one run to one store.
+
+    Attributes:
+        is_busy: Whether any process was still writing at the last `save` or `finish`.
+
+    Args:
+        store: Where the checkpoints go.
+        group: A gloo group of all processes, which no other thread uses.
+        keep: How many checkpoints to keep.
+        data_digest: The digest of the data, for the manifest.
+        device: Where the state is.
+        meeting: Host and port of the TCPStore of the run, where background processes meet; None for threads. If the
+            copies of a node do not fit into /dev/shm, threads are used.
+        local_size: Processes of this node.
+        owner: The claim, in rank 0.
+        last_good: The step that was loaded.
+        damaged: The damaged steps that the load found.
+        scratch: Where files wait for their upload.
+        log_line: Prints a line.
+        clock: A monotonic clock.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        group: dist.ProcessGroup,
+        *,
+        keep: int,
+        data_digest: str,
+        device: torch.device,
+        meeting: tuple[str, int] | None = None,
+        local_size: int = 1,
+        owner: Owner | None = None,
+        last_good: int | None = None,
+        damaged: Collection[int] = (),
+        scratch: Path | None = None,
+        log_line: Callable[[str], None] = print,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store, self._group, self._owner, self._keep = store, group, owner, keep
+        self._data_digest, self._damaged = data_digest, frozenset(damaged)
+        self._log_line, self._clock = log_line, clock
+        self._rank, self._size = dist.get_rank(group), dist.get_world_size(group)
+        self._scratch = scratch or Path(tempfile.gettempdir())
+        self._incarnation, self._attempts = gather_objects(uuid4().hex[:8], group)[0], 0
+        ranks = dist.get_process_group_ranks(group)
+        own_group = dist.new_group(ranks, backend="gloo", timeout=LONGEST_SAVE)
+        self._own_group = cast(dist.ProcessGroup, own_group)
+        self._process: BackgroundProcess | None = None
+        if meeting is not None:
+            self._process = BackgroundProcess(
+                *meeting, f"checkpoints-{self._incarnation}", self._rank, self._size
+            )
+        self._device, self._local_size = device, local_size
+        self._stager = new_stager(device, shared=meeting is not None)
+        self._thread: threading.Thread | None = None
+        self._in_flight, self._in_flight_since, self._is_slow_logged = "", 0.0, False
+        self.is_busy = False
+        self._staging: Future[State] | None = None
+        # Rank 0 reports the first two. The age of a loaded checkpoint counts from now.
+        self._good, self._ended_well, self._good_at = last_good, True, clock()
+        self._agreed_well = True
+        self.counts = Counts(last_good_step=last_good)
+
+    def warm(self, state: State) -> None:
+        """Allocate the memory for copies and start the background process, after the first step.
+
+        Otherwise the first save does this, and fresh memory costs more than the copy.
+        """
+        self._check_shared(state)
+        staging = self._stage(state)
+        self.staged()
+        failure = staging.exception()
+        failures = gather_objects(one_line(failure) if failure else None, self._group)
+        first = next((f"process {rank}: {each}" for rank, each in enumerate(failures) if each), None)
+        if first:
+            self._failed(f"no memory for copies: {first}")
+        if self._process is not None:
+            self._start(self._start_process, "the background process's start")
+
+    def save(
+        self,
+        state: State,
+        step: int,
+        position: int,
+        notes: Mapping[str, Any] | None = None,
+        *,
+        stalled: float = 0.0,
+    ) -> None:
+        """Start to save `state`, which must not change until `staged()`.
+
+        Nothing starts while the last save is still running in a process, if this step is already saved, or after
+        another run took over the store. `stalled` are the seconds that training already waited for this save.
+        """
+        began = self._clock()
+        self.counts.last_blocked_seconds = 0.0
+        self._blocked(stalled)
+        is_dead = self._agree()
+        if self._process is not None and is_dead and not self.is_busy:
+            self._log("alarm=checkpoint reason=a background process is gone; threads write from now on")
+            self._process.close()
+            self._process = None
+        if self.counts.last_good_step != step:
+            if self.counts.owner_lost:
+                self.counts.skipped += 1
+            elif self.is_busy:
+                self.counts.skipped += 1
+                self._log_skipped(step)
+            else:
+                self._begin(state, step, position, notes)
+        self._blocked(self._clock() - began)
+
+    def staged(self) -> float:
+        """Wait until the state may change: before the next optimizer step.
+
+        Return the seconds in which training waited. A device that still computes does not wait.
+        """
+        staging, self._staging = self._staging, None
+        if staging is None:
+            return 0.0
+        idle, began = Idle(self._device), self._clock()
+        staging.exception()  # wait only: the background thread reports an error
+        return self._blocked(idle.seconds(self._clock() - began))
+
+    def finish(self, timeout: float | None = None) -> bool:
+        """Wait up to `timeout` seconds for the current save. Return whether the last save succeeded."""
+        self.staged()
+        if self._thread is not None:
+            self._thread.join(timeout)
+        self._agree()
+        return not self.is_busy and not self.counts.owner_lost and self._agreed_well
+
+    def close(self) -> None:
+        """End the background process. Call this after `finish`."""
+        if self._process is not None:
+            self._process.close()
+        if self._thread is None or not self._thread.is_alive():
+            self._stager.close()
+
+    def _agree(self) -> bool:
+        """Agree on `is_busy` and the counts of all ranks. Return whether any background process is dead."""
+        busy = self._thread is not None and self._thread.is_alive()
+        chief = self._rank == 0
+        gathered = torch.tensor(
+            [
+                busy,
+                chief and self._owner is not None and self._owner.lost,
+                not busy and self._process is not None and self._process.is_dead,
+                self._good if chief and self._good is not None else -1,
+                chief and not self._ended_well,
+            ],
+            dtype=torch.int64,
+        )
+        dist.all_reduce(gathered, op=dist.ReduceOp.MAX, group=self._group)
+        any_busy, lost, dead, good, failed = gathered.tolist()
+        self.counts.last_good_step = good if good >= 0 else None
+        self.is_busy, self.counts.owner_lost, self._agreed_well = bool(any_busy), bool(lost), not failed
+        return bool(dead)
+
+    def _check_shared(self, state: State) -> None:
+        """Before the first copy, switch to threads in all processes if a node has too little shared memory."""
+        if self._process is None:
+            return
+        room = (free_shared_memory(), needed_shared_memory(state, self._local_size))
+        if reason := too_small(gather_objects(room, self._group)):
+            self._log(f"checkpoint=threads reason={reason}")
+            self._process = None
+            self._stager.close()
+            self._stager = new_stager(self._device, shared=False)
+
+    def _begin(self, state: State, step: int, position: int, notes: Mapping[str, Any] | None) -> None:
+        self._attempts += 1
+        heading = Manifest(
+            step=step,
+            position=position,
+            world_size=self._size,
+            data_digest=self._data_digest,
+            fingerprint=fingerprint(state),
+            files={},
+            notes=dict(notes or {}),
+        )
+        generation = self._owner.generation if self._owner else None
+        save_id = f"{self._incarnation}{self._attempts:04x}"
+        writer = Writer(self._store, heading, save_id, self._scratch, generation)
+        staging = self._stage(state)
+        self._start(lambda: self._work(staging, writer), f"step {step}")
+
+    def _stage(self, state: State) -> Future[State]:
+        staging: Future[State] = Future()
+        try:
+            if self._device.type == "cuda":
+                # The stager copies on a separate stream, which does not wait for the current computation.
+                torch.cuda.current_stream(self._device).synchronize()
+            staged: Any = self._stager.stage(state)
+        except Exception as error:
+            staging.set_exception(error)
+        else:
+            if isinstance(staged, Future):
+                staging = staged
+            else:
+                staging.set_result(staged)
+        self._staging = staging
+        return staging
+
+    def _start(self, work: Callable[[], None], what: str) -> None:
+        self._in_flight, self._in_flight_since, self._is_slow_logged = what, self._clock(), False
+        self._thread = threading.Thread(target=work, name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def _start_process(self) -> None:
+        assert self._process is not None  # noqa: S101 - only `warm` starts this
+        try:
+            self._process.start()
+        except SaveFailed as error:  # it is dead, and the next save uses threads
+            self._failed(str(error))
+
+    def _work(self, staging: Future[State], writer: Writer) -> None:
+        """Write, in the background of all processes. Rank 0 logs the result and deletes surplus checkpoints."""
+        began, step, process = self._clock(), writer.heading.step, self._process
+        try:
+            failure = staging.exception()
+            writer.failure = one_line(failure) if failure else None
+            state = {} if failure else staging.result()
+            size = process.write(state, writer) if process else write(state, writer, self._own_group)
+        except Exception as error:
+            self.counts.last_ended_step = step
+            self._ended_well = False
+            self._failed(one_line(error), step)
+            if self._rank == 0:
+                delete_unfinished(self._store, step, writer.generation)
+        else:
+            seconds = self._clock() - began
+            self.counts.last_ended_step = step
+            self.counts.last_writing_seconds = seconds
+            self.counts.last_size_bytes = size if self._rank == 0 else None
+            self.counts.saved += 1  # last: another thread reads the others when this has changed
+            self._good, self._ended_well, self._good_at = step, True, self._clock()
+            self._damaged -= {step}
+            place = self._store.uri(writer.folder)
+            self._log(f"checkpoint=saved step={step} seconds={seconds:.2f} place={place}")
+            if self._rank == 0:
+                self._delete_surplus(writer)
+        finally:
+            if process is not None and process.is_dead:  # it did not remove its files
+                clear(self._scratch)
+
+    def _delete_surplus(self, writer: Writer) -> None:
+        """Delete surplus checkpoints. The next save tries again what fails."""
+        step, generation = writer.heading.step, writer.generation
+        try:
+            for failed, error in delete_surplus(self._store, step, self._keep, self._damaged, generation):
+                self._log(f"checkpoint=kept step={failed} reason={error}")
+        except StoreError as error:
+            self._log(f"checkpoint=kept reason={error}")
+
+    def _log_skipped(self, step: int) -> None:
+        """Log that nothing was saved. If the running save takes too long, raise an alarm once."""
+        seconds = self._clock() - self._in_flight_since
+        if seconds <= SLOW_SECONDS:
+            self._log(f"checkpoint=skipped step={step} reason=the one before is still being written")
+        elif not self._is_slow_logged:
+            self._is_slow_logged = True
+            self._alarm(f"{self._in_flight} in flight for {seconds:.0f} s", f"step={step}")
+
+    def _failed(self, reason: str, step: int | None = None) -> None:
+        """Count and log a failed save, or (without a step) a problem before the first one."""
+        self.counts.failed += 1
+        facts = [] if step is None else [f"step={step}"]
+        facts.append(f"failures={self.counts.failed}")
+        age = None if step is None else self._clock() - self._good_at
+        self._alarm(reason, *facts, age=age)
+
+    def _alarm(self, reason: str, *facts: str, age: float | None = None) -> None:
+        good = "none" if self._good is None else str(self._good)
+        known = [*facts, f"last_good_step={good}", *([] if age is None else [f"last_good_age={age:.0f}s"])]
+        self._log(f"alarm=checkpoint {' '.join(known)} reason={reason}")
+
+    def _log(self, line: str) -> None:
+        if self._rank == 0:
+            self._log_line(line)
+
+    def _blocked(self, seconds: float) -> float:
+        self.counts.blocked_seconds += seconds
+        self.counts.last_blocked_seconds += seconds
+        return seconds
+
+
+def new_stager(device: torch.device, shared: bool) -> DefaultStager:
+    """Return a stager that copies a state from `device` to CPU memory, which can be `shared` with other processes.
+
+    On CUDA, the current device of its thread is set to `device`. By default this is the first GPU of the node, where
+    CUDA 12 and later would create a context: half a gigabyte of that GPU for each other process.
+    """
+    cuda = device.type == "cuda"
+    stager = DefaultStager(
+        StagingOptions(
+            use_pinned_memory=cuda,
+            use_shared_memory=shared,
+            use_async_staging=cuda,
+            use_non_blocking_copy=cuda,
+        )
+    )
+    if stager._staging_executor is not None:
+        stager._staging_executor.submit(torch.cuda.set_device, device).result()
+    return stager
+
+
+class Idle:
+    """Measure how long `device` has no work. Create it after the last launch, just before the host waits."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._last = self._mark() if device.type == "cuda" else None
+
+    def seconds(self, waited: float) -> float:
+        """Return how many of the last `waited` seconds the device had no work; on a CPU, all of them."""
+        if self._last is None:
+            return waited
+        if not self._last.query():  # type: ignore[no-untyped-call]
+            return 0.0
+        now = self._mark()
+        now.synchronize()  # returns at once
+        idle: float = self._last.elapsed_time(now) / 1000  # from milliseconds
+        return min(waited, idle)
+
+    def _mark(self) -> torch.cuda.Event:
+        mark = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        mark.record(torch.cuda.current_stream(self._device))
+        return mark
+
+
+class BackgroundProcess:
+    """A process beside this one that writes checkpoints. It only shares the memory of the staged state.
+
+    It starts once, and ends with its trainer. Those of all ranks meet under `prefix` in the TCPStore of the run.
+    """
+
+    def __init__(self, host: str, port: int, prefix: str, rank: int, size: int) -> None:
+        self._meeting = (host, port, prefix, rank, size)
+        self._pool: ProcessPoolExecutor | None = None
+        self._process: multiprocessing.process.BaseProcess | None = None
+        self._failed = False
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it can't write any more."""
+        return self._failed or (self._process is not None and not self._process.is_alive())
+
+    def start(self) -> None:
+        """Start and join the processes of the other ranks, which takes seconds. Raise SaveFailed."""
+        if self._pool is not None:
+            return
+        # Each shared tensor is an open file in both processes, and the limit is usually 1024.
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        context = torch.multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(1, context, initializer=_prepare)
+        try:
+            pid = self._pool.submit(_join, *self._meeting).result(START_SECONDS)
+        except Exception as error:
+            self._failed = True
+            late = isinstance(error, TimeoutError)
+            reason = f"not ready after {START_SECONDS:.0f} s" if late else one_line(error)
+            raise SaveFailed(f"the background process cannot be started: {reason}") from error
+        self._process = next((each for each in multiprocessing.active_children() if each.pid == pid), None)
+
+    def write(self, state: State, writer: Writer) -> int:
+        """Write one checkpoint. Return its bytes in rank 0. Raise SaveFailed."""
+        self.start()
+        assert self._pool is not None  # noqa: S101 - it was just started
+        try:
+            return self._pool.submit(write, state, writer).result()
+        except SaveFailed:
+            raise
+        except BrokenProcessPool as error:
+            self._failed = True
+            raise SaveFailed(f"the background process is gone (exit code {self._exit_code()})") from error
+        except Exception as error:
+            self._failed = True
+            raise SaveFailed(f"the background process has no state: {one_line(error)}") from error
+
+    def close(self) -> None:
+        """Let the process end after its last save."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+
+    def _exit_code(self) -> int | None:
+        """Return the exit code of a process that ended. The thread of the pool sets it in a moment."""
+        until = time.monotonic() + EXIT_SECONDS
+        while self._process is not None and time.monotonic() < until:
+            if self._process.exitcode is not None:
+                return self._process.exitcode
+            time.sleep(0.05)
+        return None
+
+
+def _prepare() -> None:
+    """Set up the background process. It ends with its trainer."""
+    # torchrun signals all processes of a worker, and the last save comes after that signal.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    with suppress(OSError):
+        os.nice(NICE)
+    torch.set_num_threads(1)
+    # Without the shutdown of the interpreter: gloo's threads may outlive it, which aborts the process.
+    atexit.register(os._exit, 0)
+    threading.Thread(target=_end_with_trainer, daemon=True).start()
+
+
+def _end_with_trainer() -> None:
+    trainer = multiprocessing.parent_process()
+    if trainer is not None:
+        trainer.join()
+    os._exit(0)
+
+
+def _join(host: str, port: int, prefix: str, rank: int, size: int) -> int:
+    """Create the process group of the background processes, whose world they are. Return the process id."""
+    store = PrefixStore(prefix, TCPStore(host, port, is_master=False, timeout=LONGEST_SAVE))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=LONGEST_SAVE)
+    return os.getpid()
+
+
+def needed_shared_memory(state: State, processes: int) -> int:
+    """Return the bytes of a copy of the storages of these tensors in each process of a node."""
+    locals_ = (each.to_local() if isinstance(each, DTensor) else each for each in state.values())
+    storages = {each.data_ptr(): each.nbytes() for each in (tensor.untyped_storage() for tensor in locals_)}
+    return processes * sum(-(-size // PAGE_BYTES) * PAGE_BYTES for size in storages.values())
+
+
+def free_shared_memory() -> int:
+    """Return the free bytes in /dev/shm, 0 if it does not exist."""
+    try:
+        return shutil.disk_usage(SHARED_MEMORY).free
+    except OSError:
+        return 0
+
+
+def too_small(rooms: Sequence[tuple[int, int]]) -> str | None:
+    """Return why the node with the least room has too little shared memory; None if all have enough. Pure.
+
+    A process that writes more than there is would be killed by SIGBUS. It is 64 MiB in Docker
+    (docs.docker.com/reference/cli/docker/container/run, --shm-size).
+
+    Args:
+        rooms: For each process, the free bytes of its node and the bytes that all processes of the node need together.
+    """
+    free, needed = min(rooms, key=lambda room: room[0] - room[1])
+    if free >= needed:
+        return None
+    return (
+        f"{SHARED_MEMORY} has {free / GIB:.2f} GiB free, the copies of the processes of a node need "
+        f"{needed / GIB:.2f} GiB. Threads write checkpoints, which is slower. "
+        "Increase training.sharedMemory (in Docker --shm-size)"
+    )
