@@ -43,7 +43,7 @@ def trainer_identity(
         )
     )
     return Identity(
-        f"{settings.cluster.prefix}-trainer",
+        f"{settings.prefix}-trainer",
         IdentityArgs(
             namespace=names.TRAINING_NAMESPACE,
             service_account=names.TRAINER_SERVICE_ACCOUNT,
@@ -86,7 +86,7 @@ def service_accounts(
     return ServiceAccounts(
         "service-accounts",
         ServiceAccountsArgs(
-            prefix=settings.cluster.prefix,
+            prefix=settings.prefix,
             accounts=accounts,
             oidc_provider_arn=base.cluster.oidc_provider_arn,
             oidc_issuer=base.cluster.oidc_issuer,

@@ -1,8 +1,8 @@
 """Refuse changes of settings that a running stack can't change.
 
 Each field of the models names the effect of another value: it is applied *in place*, it *replaces* a resource, or it is
-refused, because the setting is *fixed* after the first `up`. `components.fixed_settings` records the values of `FIXED`
-in the state, and refuses other ones in `pulumi preview` and `pulumi up`. `make up`, `make preview` and `make preflight`
+refused, because the setting is *fixed* after the first `up`. `components.fixed_settings` records `fixed_values` in the
+state, and refuses other ones in `pulumi preview` and `pulumi up`. `make up`, `make preview` and `make preflight`
 compare them with the state first. Their entry point is `find_refused_changes`, which also refuses values that can't
 shrink.
 
@@ -13,104 +13,17 @@ providers. A Kubernetes provider with another endpoint or certificate authority 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import asdict, astuple
 from typing import Any, Final
 
-from components.documents.launch import Candidate
 from components.documents.lustre import PERSISTENT_1
 from components.documents.setting_changes import find_changes
-from infra.settings import ExistingCluster, Lustre, Settings, Training
+from infra.settings import Cluster, Lustre, Settings, Training
+from infra.settings.fields import key_of
+from infra.settings.training import TrainingSection
 from trainyard.k8s.names import BACKEND_PYTORCHJOB
 
-Value = Callable[[Settings], Any]
-
-
-def _if_vpc_is_created(get: Value) -> Value:
-    return lambda settings: get(settings) if settings.network.existing is None else None
-
-
-def _if_cluster_is_created(get: Value) -> Value:
-    return lambda settings: get(settings) if settings.cluster.existing is None else None
-
-
-def _existing_cluster_value(get: Callable[[ExistingCluster], Any]) -> Value:
-    return lambda settings: get(settings.cluster.existing) if settings.cluster.existing is not None else None
-
-
-def _created_lustre_value(get: Callable[[Lustre], Any]) -> Value:
-    def value(settings: Settings) -> Any:
-        lustre = settings.storage.lustre
-        return get(lustre) if lustre is not None and lustre.existing is None else None
-
-    return value
-
-
-def _existing_lustre_value(name: str) -> Value:
-    """Return "" for a file system that the stack creates, so that it can't become an existing one or the reverse."""
-
-    def value(settings: Settings) -> Any:
-        lustre = settings.storage.lustre
-        return None if lustre is None else getattr(lustre.existing, name, "")
-
-    return value
-
-
-def _persistent_1_link_value(name: str) -> Value:
-    """Fix the link of PERSISTENT_1, where it is an input of the file system. Others use a separate association."""
-    return _created_lustre_value(
-        lambda lustre: (
-            getattr(lustre.link, name, None) or "" if lustre.deployment_type == PERSISTENT_1 else None
-        )
-    )
-
-
-def _private_subnets(settings: Settings) -> Any:
-    """Fix the subnets of the node group and of the stack's file system. Pools on an existing cluster accept others."""
-    existing, lustre = settings.network.existing, settings.storage.lustre
-    if existing is None or settings.cluster.existing is None:
-        return existing.private_subnet_ids if existing else None
-    if lustre is None or lustre.existing is not None:
-        return None
-    return {lustre.zone: existing.private_subnet_ids.get(lustre.zone, "")}
-
-
-def _public_subnets(settings: Settings) -> Any:
-    """Fix the subnets of the cluster.
-
-    EKS accepts no subnets in further zones (https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html).
-    """
-    existing = settings.network.existing
-    return existing.public_subnet_ids if existing and settings.cluster.existing is None else None
-
-
-# The fixed settings, each with the function that returns its value, or None in stacks where it is not fixed. The models
-# also mark them as fixed (`changedLater`).
-FIXED: Final[dict[str, Value]] = {
-    "network.cidr": _if_vpc_is_created(lambda s: s.network.cidr),
-    "network.zones": _if_vpc_is_created(lambda s: list(s.network.zones)),
-    "network.vpcId": lambda s: s.network.existing.vpc_id if s.network.existing else "",
-    "network.privateSubnetIds": _private_subnets,
-    "network.publicSubnetIds": _public_subnets,
-    "network.private": lambda s: s.network.private,
-    "cluster.existing": lambda s: s.cluster.existing is not None,
-    "cluster.existing.name": lambda s: s.cluster.name if s.cluster.existing else None,
-    "cluster.existing.endpoint": _existing_cluster_value(lambda x: x.endpoint),
-    "cluster.existing.certificateAuthority": _existing_cluster_value(lambda x: x.certificate_authority),
-    "cluster.name": _if_cluster_is_created(lambda s: s.cluster.name),
-    "cluster.accountId": lambda s: s.cluster.account_id,
-    "storage.lustre.existing": lambda s: s.storage.lustre.existing is not None if s.storage.lustre else None,
-    "storage.lustre.existing.fileSystemId": _existing_lustre_value("file_system_id"),
-    "storage.lustre.existing.dnsName": _existing_lustre_value("dns_name"),
-    "storage.lustre.existing.mountName": _existing_lustre_value("mount_name"),
-    "storage.lustre.deploymentType": _created_lustre_value(lambda x: x.deployment_type),
-    "storage.lustre.storageType": _created_lustre_value(lambda x: x.storage_type),
-    "storage.lustre.driveCache": _created_lustre_value(lambda x: x.drive_cache),
-    "storage.lustre.throughput": _created_lustre_value(lambda x: x.throughput),
-    "storage.lustre.s3.bucket": _persistent_1_link_value("bucket"),
-    "storage.lustre.s3.prefix": _persistent_1_link_value("prefix"),
-    "storage.lustre.zone": _created_lustre_value(lambda x: x.zone),
-    "storage.lustre.efa": _created_lustre_value(lambda x: x.efa),
-}
 BACKEND_KEY: Final = "trainyard:training.backend"
 FIXED_SETTINGS_TYPE: Final = "pulumi-python:dynamic/settings:Fixed"
 STARTED_RUN_TYPE: Final = "pulumi-python:dynamic/settings:StartedRun"
@@ -119,58 +32,90 @@ CLUSTER_TYPE: Final = "aws:eks/cluster:Cluster"
 
 
 def fixed_values(settings: Settings) -> dict[str, Any]:
-    """Return the value of each setting that is fixed in this stack, by its full key."""
-    found: dict[str, Any] = {"aws:region": settings.region}
-    for path, get in FIXED.items():
-        value = get(settings)
-        if value is not None:
-            found[f"trainyard:{path}"] = value
-    return found
+    """Return the value of each setting that is fixed in this stack, by its full key.
+
+    The models also mark these settings as fixed (`changedLater`). A setting can be fixed in some stacks only: those
+    that create the VPC, the cluster or the file system, or those that use an existing one.
+    """
+    found = {f"trainyard:{path}": value for path, value in _network_values(settings).items()}
+    found |= {f"trainyard:cluster.{key}": value for key, value in _cluster_values(settings.cluster).items()}
+    if lustre := settings.storage.lustre:
+        found |= {f"trainyard:storage.lustre.{key}": value for key, value in _lustre_values(lustre).items()}
+    return {"aws:region": settings.region, **found}
+
+
+def _network_values(settings: Settings) -> dict[str, Any]:
+    network, existing, lustre = settings.network, settings.network.existing, settings.storage.lustre
+    is_new_cluster = settings.cluster.existing is None
+    values: dict[str, Any] = {
+        "network.vpcId": existing.vpc_id if existing else "",
+        "network.private": network.private,
+    }
+    if existing is None:
+        return values | {"network.cidr": network.cidr, "network.zones": list(network.zones)}
+    if is_new_cluster:
+        # EKS accepts no subnets in further zones (https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html).
+        values["network.privateSubnetIds"] = existing.private_subnet_ids
+        values["network.publicSubnetIds"] = existing.public_subnet_ids
+    elif lustre is not None and lustre.existing is None:
+        # Pools on an existing cluster accept other subnets, the stack's file system does not.
+        values["network.privateSubnetIds"] = {lustre.zone: existing.private_subnet_ids.get(lustre.zone, "")}
+    return values
+
+
+def _cluster_values(cluster: Cluster) -> dict[str, Any]:
+    values = {"accountId": cluster.account_id, "existing": cluster.existing is not None}
+    if cluster.existing is None:
+        return {**values, "name": cluster.name}
+    return {
+        **values,
+        "existing.name": cluster.name,
+        "existing.endpoint": cluster.existing.endpoint,
+        "existing.certificateAuthority": cluster.existing.certificate_authority,
+    }
+
+
+def _lustre_values(lustre: Lustre) -> dict[str, Any]:
+    """Return the values of a file system. The ids are "" for one that the stack creates."""
+    values: dict[str, Any] = {"existing": lustre.existing is not None}
+    for name in ("file_system_id", "dns_name", "mount_name"):
+        values[f"existing.{key_of(name)}"] = getattr(lustre.existing, name, "")
+    if lustre.existing is not None:
+        return values
+    for name in ("deployment_type", "storage_type", "drive_cache", "throughput", "zone", "efa"):
+        values[key_of(name)] = getattr(lustre, name)
+    # The link of PERSISTENT_1 is an input of the file system. Others use a separate association.
+    if lustre.deployment_type == PERSISTENT_1:
+        values["s3.bucket"] = (lustre.link.bucket if lustre.link else None) or ""
+        values["s3.prefix"] = lustre.link.prefix if lustre.link else ""
+    return values
 
 
 def run_values(settings: Settings, training: Training) -> dict[str, Any]:
     """Return the settings that a run receives at its start, by key. `infra.stack` adds the images that it builds."""
     first, *others = training.candidates
     lustre = settings.storage.lustre
-
-    def size(candidate: Candidate) -> list[Any]:
-        taken = candidate.size
-        return [taken.processes_per_node, taken.cpu, taken.memory, taken.shared_memory]
-
-    beside = {
+    # The size of a worker on a node of the first pool, with its defaults.
+    chosen = {
+        **dict(training),
+        **asdict(first.size),
+        "capacity_deadline_seconds": first.capacity_deadline_seconds,
+        "fallback_pools": [
+            [each.pool.name, each.capacity_deadline_seconds, *astuple(each.size)] for each in others
+        ],
+        "active_deadline_seconds": training.active_deadline_seconds or 0,
+        "args": list(training.args),
+        "secrets": training.secret_keys,
+    }
+    return {
         "trainyard:images.placeholder": settings.images.placeholder,
         "trainyard:storage.prefix": settings.storage.prefix,
         "trainyard:storage.lustre.mountPath": lustre.mount_path if lustre else "",
-    }
-    return beside | {
-        f"trainyard:training.{key}": value
-        for key, value in {
-            "pool": first.pool.name,
-            "processesPerNode": first.size.processes_per_node,
-            "cpu": first.size.cpu,
-            "memory": first.size.memory,
-            "sharedMemory": first.size.shared_memory,
-            "capacityDeadlineSeconds": first.capacity_deadline_seconds,
-            "fallbackPools": [
-                [each.pool.name, each.capacity_deadline_seconds, *size(each)] for each in others
-            ],
-            "minNodes": training.min_nodes,
-            "maxNodes": training.max_nodes,
-            "device": training.device,
-            "holdSeconds": training.hold_seconds,
-            "nodeStartSeconds": training.node_start_seconds,
-            "attempts": training.attempts,
-            "retrySeconds": training.retry_seconds,
-            "maxRestarts": training.max_restarts,
-            "shape": training.shape,
-            "backend": training.backend,
-            "activeDeadlineSeconds": training.active_deadline_seconds or 0,
-            "data": training.data,
-            "checkpoints": training.checkpoints,
-            "args": list(training.args),
-            "env": training.env,
-            "secrets": training.secrets,
-        }.items()
+        **{
+            f"trainyard:training.{key_of(name)}": chosen[name]
+            for name in TrainingSection.model_fields
+            if name != "run_id"
+        },
     }
 
 

@@ -48,7 +48,7 @@ def build(
     settings: Settings, tags: dict[str, str], opts: pulumi.ResourceOptions, record: pulumi.Resource
 ) -> Foundation:
     """Create the resources that the settings don't name. All of them depend on `record`, which checks the settings."""
-    name, given, prefix = settings.cluster.name, settings.cluster.existing, settings.cluster.prefix
+    name, given, prefix = settings.cluster.name, settings.cluster.existing, settings.prefix
     partition = partition_of(settings.region)
     roles = NodeRoles(
         "node-roles",
@@ -133,7 +133,7 @@ def _network(
             file_system=settings.storage.lustre is not None, load_balancers=False, more=services
         )
     return Network(
-        settings.cluster.prefix,
+        settings.prefix,
         NetworkArgs(
             region=settings.region,
             cluster=name,
@@ -144,7 +144,7 @@ def _network(
             private=wanted.private,
             interface_endpoints=services,
             flow_logs=logs,
-            owner=(partition_of(settings.region), settings.cluster.account_id),
+            owner=(partition_of(settings.region), settings.account_id),
             tags=tags,
         ),
         opts,
@@ -159,7 +159,7 @@ def _existing_network(
     opts: pulumi.ResourceOptions,
 ) -> ExistingNetwork:
     return ExistingNetwork(
-        settings.cluster.prefix,
+        settings.prefix,
         ExistingNetworkArgs(
             region=settings.region,
             cluster=settings.cluster.name,
@@ -214,8 +214,8 @@ def _new_cluster(
             logs_key_arn=keys.logs_key_arn,
             system_role=roles.system,
             worker_role=roles.worker,
-            system_instance_type=wanted.system_instance_type,
-            system_count=wanted.system_count,
+            system_instance_type=wanted.system_nodes.instance_type,
+            system_count=wanted.system_nodes.count,
             addon_versions=wanted.addon_versions,
             volume_key=wanted.volume_key,
             log_retention_days=wanted.log_retention_days,

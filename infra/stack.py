@@ -6,7 +6,7 @@ must exist before it and are deleted after it.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -68,13 +68,13 @@ def deploy(settings: Settings) -> dict[str, Any]:
         "aws",
         region=settings.region,
         profile=settings.provider.profile,
-        allowed_account_ids=[settings.cluster.account_id],
+        allowed_account_ids=[settings.account_id],
         opts=pulumi.ResourceOptions(depends_on=[record]),
     )
     in_aws = pulumi.ResourceOptions(providers=[provider])
     base = foundation.build(settings, tags, in_aws, record)
     bucket = ModelBucket(
-        f"{settings.cluster.prefix}-models",
+        f"{settings.prefix}-models",
         ModelBucketArgs(
             key_arn=base.keys.data_key_arn,
             keep_old_versions_days=settings.storage.keep_old_versions_days,
@@ -302,7 +302,7 @@ def _images(
     return Images(
         "images",
         ImagesArgs(
-            prefix=settings.cluster.prefix,
+            prefix=settings.prefix,
             root=ROOT,
             names=IMAGES,
             given={name: uri for name, uri in given.items() if uri is not None},
@@ -324,7 +324,7 @@ def _karpenter(
         "karpenter",
         KarpenterArgs(
             cluster=settings.cluster.name,
-            prefix=settings.cluster.prefix,
+            prefix=settings.prefix,
             region=settings.region,
             node_role_arn=base.roles.worker.arn,
             oidc_provider_arn=base.cluster.oidc_provider_arn,
@@ -356,7 +356,7 @@ def _run(settings: Settings, training: Training, mounts: volumes.Volumes) -> Run
     built = settings.images.trainer is None
     first = trainer_options.of_the_stack(volumes.shared_directory(settings), built=built)
     return run_of(
-        replace(training, args=(*first, *training.args)),
+        training.model_copy(update={"args": (*first, *training.args)}),
         settings.region,
         mounts.paths,
         mounts.writes,
@@ -379,26 +379,7 @@ def run_of(
         writes: The directories there that all workers may write to.
         revision: The trainer's revision, which workers get in their environment.
     """
-    return Run(
-        candidates=training.candidates,
-        run_id=training.run_id,
-        min_nodes=training.min_nodes,
-        max_nodes=training.max_nodes,
-        device=training.device,
-        hold_seconds=training.hold_seconds,
-        node_start_seconds=training.node_start_seconds,
-        attempts=training.attempts,
-        retry_seconds=training.retry_seconds,
-        max_restarts=training.max_restarts,
-        shape=training.shape,
-        backend=training.backend,
-        active_deadline_seconds=training.active_deadline_seconds,
-        data=training.data,
-        args=training.args,
-        env=training.env,
-        secrets=training.secrets,
-        region=region,
-        mounts=mounts,
-        writes=writes,
-        revision=revision,
-    )
+    given: dict[str, Any] = {"region": region, "mounts": mounts, "writes": writes, "revision": revision}
+    given["secrets"] = training.secret_keys
+    own = {each.name: getattr(training, each.name) for each in fields(Run) if each.name not in given}
+    return Run(**own, **given)

@@ -62,7 +62,7 @@ def file_system(
     if wanted is None:
         return None
     return Lustre(
-        f"{settings.cluster.prefix}-lustre",
+        f"{settings.prefix}-lustre",
         LustreArgs(
             file_system=_existing(wanted) or _new(wanted, base, bucket),
             protect=settings.protect_data,

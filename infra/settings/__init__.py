@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 from infra.settings import provider, rules
-from infra.settings.cluster import Cluster, ExistingCluster, check_cluster
+from infra.settings.cluster import Cluster, ExistingCluster, check_cluster, prefix_of
 from infra.settings.images import Images, Sources, check_images, check_sources
-from infra.settings.model import KEYS, Settings, StackConfig
+from infra.settings.model import KEYS, PROJECT, Settings, StackConfig, default_name
 from infra.settings.network import ExistingVpc, Network, check_network
 from infra.settings.pools import PoolEntry, check_pools
 from infra.settings.problems import Problems, Section, sections, validate
@@ -57,8 +57,6 @@ __all__ = [
     "load",
     "read",
 ]
-
-PROJECT: Final = "trainyard"
 
 
 class SettingsError(Exception):
@@ -160,7 +158,7 @@ def _check(
     network = check_network(
         part("network", values.network), region, has_existing_cluster=values.cluster.existing is not None
     )
-    cluster = check_cluster(part("cluster", values.cluster), f"{PROJECT}-{stack}")
+    cluster = check_cluster(part("cluster", values.cluster), default_name(stack))
     if not values.pools:
         problems.add(
             f"{PROJECT}:pools",
@@ -175,7 +173,8 @@ def _check(
         accepts_ended=takes_ended,
     )
     accounts = check_service_accounts(
-        sections(problems, f"{PROJECT}:serviceAccounts", values.service_accounts), cluster.prefix
+        sections(problems, f"{PROJECT}:serviceAccounts", values.service_accounts),
+        prefix_of(cluster.name, default_name(stack)),
     )
     queues = check_queues(sections(problems, f"{PROJECT}:queues", values.queues), pools, accounts)
     settings = Settings(

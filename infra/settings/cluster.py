@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from components.documents import versions
+from components.documents import iam, versions
 from components.documents.eks import SYSTEM_NODE_TYPE
 from infra.settings import ranges
 from infra.settings.fields import (
@@ -165,8 +164,11 @@ class SystemNodes(Model):
     """The number of system nodes."""
 
 
-class ClusterSection(Model):
-    """The section `cluster`."""
+class Cluster(Model):
+    """The EKS cluster and its system nodes.
+
+    After `check_cluster`, `name` is also that of an existing cluster, and `account_id` is the account of the stack.
+    """
 
     existing: ExistingCluster | None = setting(None, FIXED)
     """An existing cluster. The stack creates all other resources in it. It excludes settings of a new cluster, and
@@ -229,34 +231,7 @@ class ClusterSection(Model):
     """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cluster:
-    """The EKS cluster and its system nodes. With `existing`, it is an existing cluster with the name `name`.
-
-    The names of all other resources begin with `prefix`, which is the cluster's name if all services accept it.
-    `account_id` is the account of the stack.
-    """
-
-    name: str
-    prefix: str
-    account_id: str
-    version: str
-    existing: ExistingCluster | None
-    deploy_from: str
-    administrators: tuple[str, ...]
-    public_access_cidrs: tuple[str, ...]
-    system_instance_type: str
-    system_count: int
-    karpenter_replicas: int
-    node_repair: bool
-    addon_versions: dict[str, str]
-    ami: str
-    volume_key: str | None
-    log_retention_days: int
-    late_log_seconds: int
-
-
-def check_cluster(section: Section[ClusterSection], default_name: str) -> Cluster:
+def check_cluster(section: Section[Cluster], default_name: str) -> Cluster:
     """Check the cluster. `default_name` is the default of its name, from the stack's name."""
     values, existing = section.values, section.values.existing
     nodes = section.part("systemNodes", values.system_nodes)
@@ -265,41 +240,26 @@ def check_cluster(section: Section[ClusterSection], default_name: str) -> Cluste
         section.reject("administrators", f"names '{arn}' twice; each must be another one")
     _check_public(section)
     if existing is None:
-        name = prefix = _check_name(section, default_name)
+        name = _check_name(section, default_name)
         _check_new(section)
     else:
         given = section.part("existing", existing)
-        name, prefix = existing.name, _check_prefix(given, existing.name, default_name)
+        name = existing.name
+        _check_prefix(given, name, default_name)
         _check_issuer(given)
         section.reject_given(
             ONLY_NEW, "is for a cluster that the stack makes, and existing gives one; leave it out"
         )
     account = _check_account(section)
-    if values.volume_key and section.ok("volumeKey") and account != account_of(values.volume_key):
+    if values.volume_key and section.ok("volumeKey") and account != iam.account_of(values.volume_key):
         section.reject(
             "volumeKey",
             f"'{values.volume_key}' is of another account; it must be a key of {account or 'the account to deploy to'}",
         )
-    return Cluster(
-        name=name,
-        prefix=prefix,
-        account_id=account,
-        system_instance_type=values.system_nodes.instance_type,
-        system_count=values.system_nodes.count,
-        **{
-            key: getattr(values, key)
-            for key in ClusterSection.model_fields
-            if key not in ("name", "account_id", "system_nodes")
-        },
-    )
+    return values.model_copy(update={"name": name, "account_id": account})
 
 
-def account_of(arn: str) -> str:
-    """Return the account in an ARN; "" if it is none."""
-    return (arn.split(":") + [""] * 5)[4]
-
-
-def _check_new(section: Section[ClusterSection]) -> None:
+def _check_new(section: Section[Cluster]) -> None:
     values = section.values
     if not section.has("administrators"):
         section.reject("administrators", f"is missing; it must be a list, each entry {PRINCIPAL_MUST_BE}")
@@ -320,7 +280,7 @@ def _check_new(section: Section[ClusterSection]) -> None:
         )
 
 
-def _check_name(section: Section[ClusterSection], default: str) -> str:
+def _check_name(section: Section[Cluster], default: str) -> str:
     if section.has("name"):
         return section.values.name
     if not re.fullmatch(CLUSTER_NAME, default):
@@ -330,17 +290,18 @@ def _check_name(section: Section[ClusterSection], default: str) -> str:
     return default
 
 
-def _check_prefix(given: Section[ExistingCluster], name: str, default: str) -> str:
+def prefix_of(name: str, default: str) -> str:
     """Return the prefix of other names. An existing cluster's name may be longer, or have other characters."""
-    if not given.ok("name") or re.fullmatch(CLUSTER_NAME, name):
-        return name
-    if not re.fullmatch(CLUSTER_NAME, default):
+    return name if re.fullmatch(CLUSTER_NAME, name) else default
+
+
+def _check_prefix(given: Section[ExistingCluster], name: str, default: str) -> None:
+    if given.ok("name") and not re.fullmatch(CLUSTER_NAME, prefix_of(name, default)):
         given.reject(
             "name",
             f"'{name}' can't be the prefix of other names, and neither can '{default}' by the stack's name; the stack"
             f" must be named so that it is {CLUSTER_NAME_MUST_BE}",
         )
-    return default
 
 
 def _check_issuer(given: Section[ExistingCluster]) -> None:
@@ -350,18 +311,19 @@ def _check_issuer(given: Section[ExistingCluster]) -> None:
         given.reject("oidcIssuer", f"'{issuer}' is not the provider's; it must end oidcProviderArn")
 
 
-def _check_account(section: Section[ClusterSection]) -> str:
+def _check_account(section: Section[Cluster]) -> str:
     """Return the account of the stack: that of an existing cluster's provider, else that of the administrators.
 
     The deployer must be one of them. If they belong to several accounts, the setting says which.
     """
     values, chosen = section.values, section.values.account_id
     if values.existing is not None:
-        return account_of(values.existing.oidc_provider_arn)
+        arn = values.existing.oidc_provider_arn
+        return iam.account_of(arn) if arn else ""
     if not section.ok("accountId"):
         return ""
     is_valid = section.ok("administrators")
-    accounts = sorted({account_of(arn) for arn in values.administrators}) if is_valid else []
+    accounts = sorted({iam.account_of(arn) for arn in values.administrators}) if is_valid else []
     if chosen is not None and accounts and chosen not in accounts:
         section.reject(
             "accountId",
@@ -376,7 +338,7 @@ def _check_account(section: Section[ClusterSection]) -> str:
     return chosen or (accounts[0] if accounts else "")
 
 
-def _check_public(section: Section[ClusterSection]) -> None:
+def _check_public(section: Section[Cluster]) -> None:
     blocks = section.values.public_access_cidrs
     for index, block in enumerate(blocks):
         if block in blocks[:index]:

@@ -1,15 +1,11 @@
-"""The base class, the fields (`setting()`) and the value types of the models of a stack file.
-
-A type's `check` returns the value, or raises a ValueError with the error and the constraint. `kind` is the
-type's name in docs/settings.md. The same objects build the JSON schema.
-"""
+"""The base class, the fields (`setting()`) and the value types of the models of a stack file."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import (
@@ -138,20 +134,42 @@ def hint(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {found}?" if found else ""
 
 
-@dataclass(frozen=True)
-class Text:
-    """A text that matches a pattern. Without a pattern, any text in one line without spaces at its ends."""
+class Value:
+    """A type of values: `check` returns the value or raises ValueError; `kind` is its name in docs/settings.md."""
 
-    must_be: str = "a text"
-    pattern: str | None = None
-    kind: ClassVar[str] = "text"
+    must_be: str
+    kind: str
 
     def check(self, value: Any) -> Any:
         """Return the value.
 
         Raises:
-            ValueError: It is not such a text.
+            ValueError: It is not of this type. The message says what it must be.
         """
+        raise NotImplementedError
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON schema."""
+        raise NotImplementedError
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.check)
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return self.schema()
+
+
+@dataclass(frozen=True)
+class Text(Value):
+    """A text that matches a pattern. Without a pattern, any text in one line without spaces at its ends."""
+
+    must_be: str = "a text"
+    pattern: str | None = None
+    kind = "text"
+
+    def check(self, value: Any) -> Any:
         if not isinstance(value, str):
             raise ValueError(mistyped(value, self.must_be))
         if self.pattern is not None and not re.fullmatch(self.pattern, value):
@@ -163,19 +181,11 @@ class Text:
         return value
 
     def schema(self) -> dict[str, Any]:
-        """Return the JSON schema. Its patterns have no names for groups and no \\Z."""
         if self.pattern is None:
             return {"type": "string"}
+        # JSON schema has no names for groups and no \\Z.
         pattern = re.sub(r"\?P<\w+>", "", self.pattern).replace(r"\Z", "$")
         return {"type": "string", "pattern": f"^(?:{pattern})$"}
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self.check)
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return self.schema()
 
 
 class Scalar(Text):
@@ -206,49 +216,13 @@ class MapKey(Text):
 class TrueOrText(Text):
     """true, false, or a text that matches the pattern."""
 
-    kind: ClassVar[str] = "true, false or text"
+    kind = "true, false or text"
 
     def check(self, value: Any) -> Any:
         return value if isinstance(value, bool) else super().check(value)
 
     def schema(self) -> dict[str, Any]:
         return {"anyOf": [{"type": "boolean"}, super().schema()]}
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One of a few texts."""
-
-    options: tuple[str, ...]
-    must_be: str = field(init=False)
-    kind: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "must_be", "one of " + ", ".join(self.options))
-        object.__setattr__(self, "kind", "one of " + ", ".join(f"`{option}`" for option in self.options))
-
-    def check(self, value: Any) -> str:
-        """Return the value.
-
-        Raises:
-            ValueError: It is none of the options.
-        """
-        if not isinstance(value, str):
-            if str(value) in self.options:
-                raise ValueError(f'{value} is {type_name(value)}; write it in quotes: "{value}"')
-            raise ValueError(mistyped(value, self.must_be))
-        if value not in self.options:
-            near = hint(value, self.options)
-            raise ValueError(f"{shown(value)} is not known{near}; it must be {self.must_be}")
-        return value
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self.check)
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return {"type": "string", "enum": list(self.options)}
 
 
 def _whole(value: Any) -> Any:
@@ -259,47 +233,27 @@ def _whole(value: Any) -> Any:
 WholeNumber = Annotated[int, BeforeValidator(_whole)]
 
 
-@dataclass(frozen=True)
-class OneOfNumbers:
-    """One of a few ascending whole numbers."""
+class Choice(Value):
+    """One of a few texts or whole numbers."""
 
-    options: tuple[int, ...]
-    unit: str
+    def __init__(self, options: Sequence[str] | Sequence[int]) -> None:
+        self.options = tuple(options)
+        self.must_be = "one of " + ", ".join(map(str, self.options))
+        self.kind = "one of " + ", ".join(f"`{option}`" for option in self.options)
 
-    @property
-    def must_be(self) -> str:
-        """Return the smallest and largest option."""
-        return f"a whole number of {self.unit} of at least {self.options[0]} and at most {self.options[-1]}"
-
-    @property
-    def kind(self) -> str:
-        """Return all options."""
-        return "one of " + ", ".join(f"`{option}`" for option in self.options)
-
-    def check(self, value: Any) -> int:
-        """Return the number.
-
-        Raises:
-            ValueError: It is none of the options.
-        """
-        number = _whole(value)
-        if isinstance(number, bool) or not isinstance(number, int):
+    def check(self, value: Any) -> Any:
+        value, of = _whole(value), type(self.options[0])
+        if type(value) is not of:
+            if of is str and str(value) in self.options:
+                raise ValueError(f'{value} is {type_name(value)}; write it in quotes: "{value}"')
             raise ValueError(mistyped(value, self.must_be))
-        if number not in self.options:
-            near = sorted(sorted(self.options, key=lambda option: abs(option - number))[:2])
-            raise ValueError(
-                f"{number} {self.unit} are not offered; it must be one of {', '.join(map(str, self.options))}, such as"
-                f" {' or '.join(map(str, near))}"
-            )
-        return number
+        if value not in self.options:
+            near = hint(str(value), map(str, self.options)) if of is str else ""
+            raise ValueError(f"{shown(value)} is not known{near}; it must be {self.must_be}")
+        return value
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self.check)
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return {"type": "integer", "enum": list(self.options)}
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string" if isinstance(self.options[0], str) else "integer", "enum": [*self.options]}
 
 
 def _tuple(value: Any) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from infra.settings.fields import AsTuple, MapKey, OneOfNumbers, Scalar, Text, shown
-from infra.settings.quantities import amount
+from infra.settings.fields import AsTuple, Choice, MapKey, Scalar, Text, shown
+from trainyard.k8s import quantity
 
 REGION: Final = r"[a-z]{2}(-[a-z]+)+-[0-9]"
 ZONE: Final = r"[a-z]{2}(-[a-z]+)+-[0-9][a-z]"
@@ -118,7 +118,7 @@ class _Quantity(Text):
 
     def check(self, value: Any) -> Any:
         checked = super().check(value)
-        if not amount(checked):
+        if not quantity.parse(checked):
             raise ValueError(f"{shown(value)} is invalid; it must be {self.must_be}")
         return checked
 
@@ -162,7 +162,7 @@ _LOG_DAYS: Final = (
     *(1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731),
     *(1096, 1827, 2192, 2557, 2922, 3288, 3653),
 )
-LogDays = Annotated[int, OneOfNumbers(_LOG_DAYS, "days")]
+LogDays = Annotated[int, Choice(_LOG_DAYS)]
 VariableName = Annotated[
     str, MapKey("letters, digits and underscores, no digit first", r"[A-Za-z_][A-Za-z0-9_]*")
 ]

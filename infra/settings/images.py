@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from components.documents import versions
@@ -38,8 +37,11 @@ class BaseImages(Model):
     """The trainer's base image, with its digest."""
 
 
-class ImagesSection(Model):
-    """The section `images`."""
+class Images(Model):
+    """Container images. `launcher` and `trainer` are None if the stack builds them.
+
+    After `check_images`, third-party images without a setting are those of the mirror, if there is one.
+    """
 
     build: bool = setting(True, NEXT_RUN, example=True)
     """Build the launcher's and the trainer's image with Docker and push them to ECR."""
@@ -71,8 +73,8 @@ class ImagesSection(Model):
         versions.DEVICE_PLUGIN_IMAGE, IN_PLACE, example=f"registry.example/k8s-device-plugin{DIGEST}"
     )
     """NVIDIA's device plugin."""
-    efa_device_plugin: Image | None = setting(
-        None,
+    efa_device_plugin: Image = setting(
+        "",
         IN_PLACE,
         example=f"registry.example/aws-efa-k8s-device-plugin{DIGEST}",
         default_text="EKS's, in its registry of the region",
@@ -106,8 +108,8 @@ class ImagesSection(Model):
     """
 
 
-class SourcesSection(Model):
-    """The section `sources`."""
+class Sources(Model):
+    """The sources of charts and manifests."""
 
     karpenter_chart: Line = setting(
         versions.KARPENTER_CHART, IN_PLACE, example=f"oci://registry.example/charts/karpenter{DIGEST}"
@@ -136,91 +138,46 @@ class SourcesSection(Model):
     )
     """JobSet's kustomization."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Images:
-    """Container images. `launcher` and `trainer` are None if the stack builds them.
-
-    `base_images` replace those of the Dockerfiles. `mirror` is a registry and prefix for third-party images that have
-    no setting. `package_index` is the package index of pip in both builds, None for pip's default.
-    """
-
-    build: bool
-    launcher: str | None
-    trainer: str | None
-    placeholder: str
-    training_operator: str | None
-    kubeflow_trainer: str
-    jobset: str
-    device_plugin: str
-    efa_device_plugin: str
-    neuron_device_plugin: str
-    kubectl_delivery: str
-    debug: str
-    base_images: dict[str, str]
-    package_index: str | None
-    debian_mirror: str | None
-    efa_installer: str | None
-    mirror: str | None
+    @property
+    def karpenter_version(self) -> str | None:
+        """The version of a published chart. A chart in a directory has the version in its Chart.yaml."""
+        return versions.KARPENTER if self.karpenter_chart.startswith("oci://") else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sources:
-    """The sources of charts and manifests. A chart from a registry has a version."""
-
-    karpenter_chart: str
-    karpenter_crd_chart: str
-    karpenter_version: str | None
-    training_operator: str
-    kubeflow_trainer: str
-    jobset: str
-
-
-def check_images(section: Section[ImagesSection], region: str) -> Images:
+def check_images(section: Section[Images], region: str) -> Images:
     """Check the images, and replace the registry of third-party images by the mirror, if there is one."""
-    values = section.values
-    launcher, trainer, mirror = values.launcher, values.trainer, values.mirror
+    values, mirror = section.values, section.values.mirror
     _check_builds(section)
 
     def third_party(key: str, image: str) -> str:
         return image if section.has(key) else mirrored(image, mirror)
 
-    plugins = {
-        "devicePlugin": (GPU, third_party("devicePlugin", values.device_plugin)),
-        "efaDevicePlugin": (
-            names.EFA_RESOURCE,
-            values.efa_device_plugin or eks_registry.efa_plugin(region or "us-west-2"),
-        ),
-        "neuronDevicePlugin": (NEURON, third_party("neuronDevicePlugin", values.neuron_device_plugin)),
-    }
-    for key, (resource, image) in plugins.items():
+    found = values.model_copy(
+        update={
+            "placeholder": third_party("placeholder", values.placeholder),
+            "training_operator": values.training_operator
+            or (mirrored(versions.TRAINING_OPERATOR_IMAGE, mirror) if mirror else None),
+            "kubeflow_trainer": third_party("kubeflowTrainer", values.kubeflow_trainer),
+            "jobset": third_party("jobset", values.jobset),
+            "device_plugin": third_party("devicePlugin", values.device_plugin),
+            "efa_device_plugin": values.efa_device_plugin or eks_registry.efa_plugin(region or "us-west-2"),
+            "neuron_device_plugin": third_party("neuronDevicePlugin", values.neuron_device_plugin),
+            "kubectl_delivery": third_party("kubectlDelivery", values.kubectl_delivery),
+            "debug": third_party("debug", values.debug),
+        }
+    )
+    for key, resource, image in (
+        ("devicePlugin", GPU, found.device_plugin),
+        ("efaDevicePlugin", names.EFA_RESOURCE, found.efa_device_plugin),
+        ("neuronDevicePlugin", NEURON, found.neuron_device_plugin),
+    ):
         # Releases with known harmful defects.
         if problem := refused_release(resource, image):
             section.reject(key, problem)
-    bases = {"launcher": values.base_images.launcher, "trainer": values.base_images.trainer}
-    return Images(
-        build=values.build,
-        launcher=launcher,
-        trainer=trainer,
-        placeholder=third_party("placeholder", values.placeholder),
-        training_operator=values.training_operator
-        or (mirrored(versions.TRAINING_OPERATOR_IMAGE, mirror) if mirror else None),
-        kubeflow_trainer=third_party("kubeflowTrainer", values.kubeflow_trainer),
-        jobset=third_party("jobset", values.jobset),
-        device_plugin=plugins["devicePlugin"][1],
-        efa_device_plugin=plugins["efaDevicePlugin"][1],
-        neuron_device_plugin=plugins["neuronDevicePlugin"][1],
-        kubectl_delivery=third_party("kubectlDelivery", values.kubectl_delivery),
-        debug=third_party("debug", values.debug),
-        base_images={name: image for name, image in bases.items() if image is not None},
-        package_index=values.package_index,
-        debian_mirror=values.debian_mirror,
-        efa_installer=values.efa_installer,
-        mirror=mirror,
-    )
+    return found
 
 
-def _check_builds(section: Section[ImagesSection]) -> None:
+def _check_builds(section: Section[Images]) -> None:
     """Check the builds: without them both images must be set, and a set image excludes the settings of its build."""
     values = section.values
     given = {key: section.has(key) for key in ("launcher", "trainer")}
@@ -243,7 +200,7 @@ def _check_builds(section: Section[ImagesSection]) -> None:
         )
 
 
-def check_sources(section: Section[SourcesSection]) -> Sources:
+def check_sources(section: Section[Sources]) -> Sources:
     """Check the sources: published ones, or directories, which must exist."""
     values = section.values
     chart, crds = values.karpenter_chart, values.karpenter_crd_chart
@@ -262,18 +219,10 @@ def check_sources(section: Section[SourcesSection]) -> Sources:
         ("jobset", values.jobset, "kustomization.yaml"),
     ):
         _check_directory(section, key, source, file)
-    return Sources(
-        karpenter_chart=chart,
-        karpenter_crd_chart=crds,
-        # A chart in a directory has the version in its Chart.yaml.
-        karpenter_version=versions.KARPENTER if chart.startswith("oci://") else None,
-        training_operator=values.training_operator,
-        kubeflow_trainer=values.kubeflow_trainer,
-        jobset=values.jobset,
-    )
+    return values
 
 
-def _check_directory(section: Section[SourcesSection], key: str, source: str, file: str) -> None:
+def _check_directory(section: Section[Sources], key: str, source: str, file: str) -> None:
     """Check that a source without a scheme is an existing directory on this computer."""
     if "://" in source or source.startswith(("github.com/", "git@")):
         return

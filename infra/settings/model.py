@@ -9,9 +9,9 @@ from pydantic import field_validator
 
 from components.documents.pool import Pool
 from components.documents.torchrun_queue import Queue
-from infra.settings.cluster import Cluster, ClusterSection
+from infra.settings.cluster import Cluster, prefix_of
 from infra.settings.fields import IN_PLACE, AsTuple, Model, setting
-from infra.settings.images import Images, ImagesSection, Sources, SourcesSection
+from infra.settings.images import Images, Sources
 from infra.settings.network import Network
 from infra.settings.pools import PoolSection
 from infra.settings.provider import Provider
@@ -21,17 +21,24 @@ from infra.settings.tags import Tags
 from infra.settings.training import Training, TrainingSection
 from trainyard.k8s import names
 
+PROJECT: Final = "trainyard"
+
+
+def default_name(stack: str) -> str:
+    """Return the default of the cluster's name."""
+    return f"{PROJECT}-{stack}"
+
 
 class StackConfig(Model):
     """The keys `trainyard:...` of a stack file."""
 
     network: Network = setting(Network(), "")
     """The VPC: created by the stack, or an existing one (`vpcId`)."""
-    cluster: ClusterSection = setting(ClusterSection(), "")
+    cluster: Cluster = setting(Cluster(), "")
     """The EKS cluster and its administrators: created by the stack, or an existing one (`existing`)."""
     pools: Annotated[tuple[PoolSection, ...], AsTuple] = setting((), "")
     """Karpenter node pools, each with one instance type in one zone."""
-    images: ImagesSection = setting(ImagesSection(), "")
+    images: Images = setting(Images(), "")
     """Container images of the stack and of third parties."""
     storage: Storage = setting(Storage(), "")
     """The bucket for models, and a shared file system."""
@@ -43,7 +50,7 @@ class StackConfig(Model):
     """
     service_accounts: Annotated[tuple[ServiceAccount, ...], AsTuple] = setting((), "")
     """Service accounts for pods of your own, each with a role (IRSA) for one bucket."""
-    sources: SourcesSection = setting(SourcesSection(), "")
+    sources: Sources = setting(Sources(), "")
     """The sources of charts and manifests: published ones, or local directories."""
     tags: Tags = setting({}, "in place, for new nodes; replaces system nodes", example={"team": "ml"})
     """Tags for all AWS resources, for the instances, disks and network interfaces of nodes, and for the volumes of
@@ -96,6 +103,16 @@ class Settings:
     mpi: bool
     sources: Sources
     protect_data: bool
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of the names of all resources: the cluster's name, if all services accept it."""
+        return prefix_of(self.cluster.name, default_name(self.stack))
+
+    @property
+    def account_id(self) -> str:
+        """The account of the stack."""
+        return self.cluster.account_id or ""
 
     @property
     def backend(self) -> str:

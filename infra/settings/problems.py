@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from infra.settings.fields import MAXIMUM, Choice, Model, OneOfNumbers, Text, hint, mistyped, shown, similar
+from infra.settings.fields import MAXIMUM, Model, Value, hint, mistyped, shown, similar
 
 M = TypeVar("M", bound=Model)
 N = TypeVar("N", bound=Model)
@@ -140,7 +140,7 @@ def model_in(annotation: Any) -> type[Model] | None:
 
 def _describe(annotation: Any, metadata: Iterable[Any], field: FieldInfo) -> tuple[str, str]:
     for each in metadata:
-        if isinstance(each, Text | Choice | OneOfNumbers):
+        if isinstance(each, Value):
             return each.kind, each.must_be
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:

@@ -7,66 +7,35 @@ or refuses each key.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from typing import Annotated, Any, Final
 
-from infra.settings import regions
 from infra.settings.fields import REQUIRED, Model, Text, hint, mistyped, setting, type_name
 from infra.settings.formats import REGION
 from infra.settings.problems import Problems, validate
 from infra.settings.tags import Tags
 
 PREFIX: Final = "aws:"
-_USE_PROFILE: Final = "set it in a profile of ~/.aws/config, and set aws:profile to the profile's name"
-_LEAVE_OUT: Final = "remove it, or use a profile (aws:profile) or the environment"
-# Keys of the provider (pulumi_aws.Provider) that are refused, each with the advice for the user.
-REFUSED: Final = {
+# The only advice for other keys of the provider (pulumi_aws.Provider): assumed roles, endpoints, proxies, retries.
+_ADVICE: Final = "set it in a profile of ~/.aws/config, which aws:profile names, or in the environment"
+_OTHER_ADVICE: Final = {
     **dict.fromkeys(
         ("accessKey", "secretKey", "token"),
         "a stack file must not contain credentials. Use a profile (aws:profile) or the environment",
     ),
     **dict.fromkeys(
-        (
-            *("assumeRole", "assumeRoles", "assumeRoleWithWebIdentity", "stsRegion", "customCaBundle"),
-            *("useDualstackEndpoint", "useFipsEndpoint", "maxRetries", "retryMode", "endpoints"),
-            *("s3UsePathStyle", "s3UsEast1RegionalEndpoint"),
-        ),
-        _USE_PROFILE,
-    ),
-    **dict.fromkeys(
         ("allowedAccountIds", "forbiddenAccountIds"), "set trainyard:cluster.accountId to the one account"
     ),
-    **dict.fromkeys(
-        ("sharedConfigFiles", "sharedCredentialsFiles"),
-        "set AWS_CONFIG_FILE or AWS_SHARED_CREDENTIALS_FILE in the environment",
-    ),
-    **dict.fromkeys(
-        ("httpProxy", "httpsProxy", "noProxy"), "set HTTPS_PROXY and NO_PROXY in the environment"
-    ),
-    **dict.fromkeys(
-        (
-            *("ec2MetadataServiceEndpoint", "ec2MetadataServiceEndpointMode", "ignoreTags", "insecure"),
-            *("skipCredentialsValidation", "skipMetadataApiCheck", "skipRegionValidation"),
-            *(
-                "skipRequestingAccountId",
-                "tagPolicyCompliance",
-                "tokenBucketRateLimiterCapacity",
-                "userAgents",
-            ),
-        ),
-        _LEAVE_OUT,
-    ),
 }
-# Other providers, and why their keys have no effect.
-UNUSED_PROVIDERS: Final = {
-    "aws-native": "the program does not use this provider",
-    "docker": "the program does not use this provider",
-    "docker-build": "the program uses Docker's own configuration",
-    "eks": "trainyard:cluster holds the settings of the cluster",
-    "kubernetes": "the program connects it to the stack's own cluster",
-}
+# The program configures these providers itself, or does not use them.
+UNUSED_PROVIDERS: Final = ("aws-native", "docker", "docker-build", "eks", "kubernetes")
+# `infra.foundation.partition_of` knows these partitions. The others have other services.
+PARTITIONS: Final = ("aws", "aws-cn", "aws-us-gov")
 # A namespace less similar to the project's name is that of a provider, such as aws or kubernetes.
 SIMILAR: Final = 0.75
 # How a stack file writes an encrypted value (https://www.pulumi.com/docs/iac/concepts/secrets/).
@@ -77,14 +46,27 @@ PLAIN: Final = (
 )
 
 
+@cache
+def regions() -> tuple[str, ...]:
+    """Return the names of the AWS regions in partitions.json of the pinned botocore.
+
+    botocore's own loader takes 0.3 s to import, and a session would need the profile in the environment's variables.
+    """
+    file = resources.files("botocore") / "data" / "partitions.json"
+    partitions = json.loads(file.read_text())["partitions"]
+    found = {name for each in partitions if each["id"] in PARTITIONS for name in each["regions"]}
+    # Each partition also has an entry for global services.
+    return tuple(sorted(name for name in found if re.fullmatch(REGION, name)))
+
+
 class _Region(Text):
     """An AWS region that the pinned botocore knows."""
 
     def check(self, value: Any) -> Any:
         if not isinstance(value, str):
             raise ValueError(mistyped(value, self.must_be))
-        if value not in regions.names():
-            near = hint(value, regions.names()) or f"; it must be {self.must_be}"
+        if value not in regions():
+            near = hint(value, regions()) or f"; it must be {self.must_be}"
             raise ValueError(f"'{value}' is not a known region{near}")
         return value
 
@@ -133,17 +115,15 @@ def read_provider(problems: Problems, config: Mapping[str, Any]) -> tuple[str, P
         name = re.split(r"[.\[]", key)[0]
         if name in SUPPORTED_KEYS:
             continue
-        near = hint(name, (*SUPPORTED_KEYS, *REFUSED))
         problems.add(
             f"{PREFIX}{key}",
-            f"is not supported; {REFUSED[name]}"
-            if name in REFUSED
-            else f"is not a known key{near} (known: {', '.join(SUPPORTED_KEYS)})",
+            f"is not supported{hint(name, SUPPORTED_KEYS)} (supported: {', '.join(SUPPORTED_KEYS)});"
+            f" {_OTHER_ADVICE.get(name, _ADVICE)}",
         )
     for key in config:
         namespace, colon, _ = key.partition(":")
         if colon and namespace in UNUSED_PROVIDERS:
-            problems.add(key, f"has no effect, because {UNUSED_PROVIDERS[namespace]}; remove it")
+            problems.add(key, "has no effect, because no provider reads it; remove it")
     return section.region, Provider(profile=section.profile, tags=tags)
 
 

@@ -15,9 +15,8 @@ from infra.settings.formats import OWN_BUCKET, BucketName, DnsLabel, Image, Obje
 from infra.settings.images import DIGEST
 from infra.settings.pools import PoolEntry, PoolName, find_pool
 from infra.settings.problems import Section
-from infra.settings.quantities import GIB, amount
 from infra.settings.storage import NAMESPACES, WRITE, ServiceAccount
-from trainyard.k8s import names
+from trainyard.k8s import names, quantity
 
 RESTART_POLICIES: Final = ("OnFailure", "Never")
 SIZES: Final = ("size", "sizePerGPU", "existingClaim")
@@ -254,15 +253,15 @@ def _check_resources(section: Section[NodeResources], pool: Pool | None) -> tupl
         )
     part = (gpus, most) if 0 < gpus < most else (1, 1)
     cores = max(1, int(pool.worker_cpu) * part[0] // part[1]) if pool else 1
-    gibibytes = max(1, int(amount(pool.worker_memory) / GIB) * part[0] // part[1]) if pool else 1
+    gibibytes = max(1, int(quantity.parse(pool.worker_memory) / 2**30) * part[0] // part[1]) if pool else 1
     cpus, memory = values.cpus or str(cores), values.memory or f"{gibibytes}Gi"
-    if pool and amount(cpus) >= pool.vcpus:
+    if pool and quantity.parse(cpus) >= pool.vcpus:
         section.reject(
             "cpus",
             f"'{cpus}' leaves nothing of the {pool.vcpus} cores of {pool.instance_type} to the system; it must be less,"
             f" such as '{pool.worker_cpu}'",
         )
-    if pool and amount(memory) >= pool.memory_gib * GIB:
+    if pool and quantity.parse(memory) >= pool.memory_gib * 2**30:
         section.reject(
             "memory",
             f"'{memory}' leaves nothing of the {pool.memory_gib} GiB of {pool.instance_type} to the system; it must be"
@@ -275,7 +274,7 @@ def _check_resources(section: Section[NodeResources], pool: Pool | None) -> tupl
 def _check_shared_memory(section: Section[QueueStorage], memory: str, gpus: int) -> None:
     """Check /dev/shm, which counts towards the worker's limit, its memory."""
     each, count = section.values.shm_size_per_gpu, max(1, gpus)
-    if amount(each) * count > amount(memory):
+    if quantity.parse(each) * count > quantity.parse(memory):
         section.reject(
             "shmSizePerGPU",
             f"'{each}' for each of {count} GPUs is more than the worker's memory, of which it is a part; all of it must"

@@ -39,16 +39,13 @@ def public_problem(block: str) -> str | None:
         network = ipaddress.IPv4Network(block)
     except ValueError as error:
         return f"{error}; it must be a range such as 203.0.113.0/24"
-    must_be = "it must be the range that you deploy from"
-    if network.prefixlen == 0:
-        return f"'{block}' is the whole internet; {must_be}"
+    must_be = "it must be the public range that you deploy from"
     if network.prefixlen < WIDEST_PUBLIC:
-        return f"'{block}' is a large part of the internet; {must_be}"
-    if _in(network, PRIVATE):
         return (
-            f"'{block}' is private, and nobody comes from it over the internet; it must be the public range that you"
-            " deploy from"
+            f"'{block}' is {'a large part of the' if network.prefixlen else 'the whole'} internet; {must_be}"
         )
+    if _in(network, PRIVATE):
+        return f"'{block}' is private, and nobody comes from it over the internet; {must_be}"
     if _in(network, NOBODYS):
         return f"'{block}' is nobody's address; {must_be}"
     # EKS is not known to take /08.

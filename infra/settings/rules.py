@@ -213,8 +213,8 @@ def needed_addresses(settings: Settings) -> dict[str, dict[str, int]]:
 
 def _system(cluster: Cluster, zones: int) -> int:
     """Return the maximum number of addresses of system nodes in one zone."""
-    facts = instance_types.TYPES[cluster.system_instance_type]
-    nodes = -(-cluster.system_count // zones) + eks.SPARE_IN_A_ZONE
+    facts = instance_types.TYPES[cluster.system_nodes.instance_type]
+    nodes = -(-cluster.system_nodes.count // zones) + eks.SPARE_IN_A_ZONE
     machine = eks.Machine(interfaces=facts.interfaces, addresses=facts.addresses, pods=eks.SYSTEM_PODS)
     return nodes * machine.taken
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import GetJsonSchemaHandler
@@ -20,7 +20,7 @@ from infra.settings.fields import NEXT_RUN, REQUIRED, AsTuple, Choice, Model, Te
 from infra.settings.formats import Quantity, VariableName, VariableValue
 from infra.settings.pools import PoolEntry, PoolName, find_pool
 from infra.settings.problems import Section, sections
-from infra.settings.quantities import GIB, amount
+from trainyard.k8s import quantity
 from trainyard.k8s.names import (
     BACKEND_PYTORCHJOB,
     BACKEND_TRAINJOB,
@@ -231,52 +231,15 @@ class TrainingSection(Model):
 Worker = Section[TrainingSection] | Section[Fallback]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Training:
+class Training(TrainingSection):
     """One training run. Without `run_id` the stack starts no run; the manifest in its outputs starts one.
 
     `candidates` are the pools for the run in the order in which the launcher tries them: `pool`, then `fallbackPools`.
-    The launcher deletes a node that is not usable after `node_start_seconds`. It tries all candidates `attempts` times,
-    with a pause of `retry_seconds`. A failed run restarts up to `max_restarts` times. `shape` is static (all nodes of
-    the start, or none) or elastic (torchrun continues with fewer). `backend`
-    is the kind of the training job. `checkpoints` is where they
-    are kept (`components.documents.checkpoints.PLACES`). `secrets` are variables with `<Secret>/<key>`.
+    `secret_keys` are the variables of `secrets`, each with `<Secret>/<key>`.
     """
 
     candidates: tuple[Candidate, ...]
-    run_id: str | None
-    min_nodes: int
-    max_nodes: int
-    device: str
-    hold_seconds: int
-    node_start_seconds: int
-    attempts: int
-    retry_seconds: int
-    max_restarts: int
-    shape: str
-    backend: str
-    active_deadline_seconds: int | None
-    data: str
-    checkpoints: str
-    args: tuple[str, ...]
-    env: dict[str, str]
-    secrets: dict[str, str]
-
-
-_COPIED: Final = (
-    *("run_id", "min_nodes", "max_nodes", "device", "hold_seconds", "node_start_seconds", "attempts"),
-    *(
-        "retry_seconds",
-        "max_restarts",
-        "shape",
-        "backend",
-        "active_deadline_seconds",
-        "data",
-        "checkpoints",
-        "args",
-        "env",
-    ),
-)
+    secret_keys: dict[str, str]
 
 
 def check_training(section: Section[TrainingSection], pools: list[PoolEntry]) -> Training:
@@ -311,9 +274,7 @@ def check_training(section: Section[TrainingSection], pools: list[PoolEntry]) ->
     # With an error, a size may be no quantity.
     if not section.problems.about(PATH):
         candidates = tuple(replace(each, size=_within_memory(each.size)) for each in candidates)
-    return Training(
-        candidates=candidates, secrets=secrets, **{name: getattr(values, name) for name in _COPIED}
-    )
+    return Training.model_construct(**dict(values), candidates=candidates, secret_keys=secrets)
 
 
 def _usable_pool(section: Worker, pools: list[PoolEntry]) -> PoolEntry | None:
@@ -436,7 +397,7 @@ def check_size(section: Worker, pool: Pool | None, device: str, default: WorkerS
     )
     if pool and values.cpu:
         _check_cpu(section, pool, size.cpu)
-    if pool and values.memory and amount(size.memory) >= pool.memory_gib * GIB:
+    if pool and values.memory and quantity.parse(size.memory) >= pool.memory_gib * 2**30:
         section.reject(
             "memory",
             f"'{size.memory}' leaves nothing of the {pool.memory_gib} GiB of {pool.instance_type} to the system; it"
@@ -450,20 +411,20 @@ def check_size(section: Worker, pool: Pool | None, device: str, default: WorkerS
 
 def _within_memory(size: WorkerSize) -> WorkerSize:
     """Return the size with /dev/shm limited to the worker's memory, because the default may be larger."""
-    if amount(size.shared_memory) <= amount(size.memory):
+    if quantity.parse(size.shared_memory) <= quantity.parse(size.memory):
         return size
     return replace(size, shared_memory=size.memory)
 
 
 def _check_cpu(section: Worker, pool: Pool, cpu: str) -> None:
-    if not pool.accelerators and amount(cpu) != amount(pool.worker_cpu):
+    if not pool.accelerators and quantity.parse(cpu) != quantity.parse(pool.worker_cpu):
         # The launcher counts such nodes by the cores that a worker requests (`components.documents.pool.request`).
         section.reject(
             "cpu",
             f"'{cpu}' is not what machines of {pool.instance_type} are counted by; it must be '{pool.worker_cpu}',"
             " or left out",
         )
-    elif amount(cpu) >= pool.vcpus:
+    elif quantity.parse(cpu) >= pool.vcpus:
         section.reject(
             "cpu",
             f"'{cpu}' leaves nothing of the {pool.vcpus} cores of {pool.instance_type} to the system; it must be"
@@ -479,7 +440,7 @@ def _check_shared_memory(section: Worker, size: WorkerSize) -> None:
     """
     is_set = section.values.shared_memory is not None
     is_default = not is_set and size.shared_memory == SHARED_MEMORY
-    if not is_default and amount(size.shared_memory) > amount(size.memory):
+    if not is_default and quantity.parse(size.shared_memory) > quantity.parse(size.memory):
         section.reject(
             "sharedMemory",
             f"'{size.shared_memory}'{'' if is_set else ', as the training has it,'} is more than the worker's memory,"

@@ -23,7 +23,7 @@ def check_instance_types(settings: Settings, aws: Aws) -> list[Finding]:
     """Check that each pool's zone offers its instance type, and all zones that of the system nodes."""
     cluster = settings.cluster
     types = {pool.instance_type for pool in settings.pools}
-    types |= {cluster.system_instance_type} if cluster.existing is None else set()
+    types |= {cluster.system_nodes.instance_type} if cluster.existing is None else set()
     offers = aws.items(
         "ec2",
         "describe_instance_type_offerings",
@@ -46,7 +46,7 @@ def check_instance_types(settings: Settings, aws: Aws) -> list[Finding]:
             message = f"'{pool.instance_type}' is not offered in {pool.zone}. {action}"
             found.append(Finding(pool_key(index, "instanceType"), message))
     if cluster.existing is None:
-        name = cluster.system_instance_type
+        name = cluster.system_nodes.instance_type
         without = [zone for zone in settings.network.zones if zone not in zones[name]]
         if without:
             message = (

@@ -114,7 +114,7 @@ def check_objects(settings: Settings, aws: Aws) -> list[Finding]:
     )
     findings = []
     # Where Karpenter's queue has the stack's tags, the stack has created the objects itself.
-    if not has(queue_tags(aws, settings.cluster.prefix) or {}, own_tags(settings)):
+    if not has(queue_tags(aws, settings.prefix) or {}, own_tags(settings)):
         findings += [Finding(KEY, each) for each in _conflicts(settings, reader)]
         findings += [Finding(KEY, each) for each in _plugin_conflicts(settings, daemon_sets)]
     findings += _missing_driver(settings, reader, addons)

@@ -81,7 +81,8 @@ def used_images(settings: Settings) -> Iterator[tuple[str, str, str]]:
         "neuronDevicePlugin": images.neuron_device_plugin if NEURON in devices else None,
         "kubectlDelivery": images.kubectl_delivery if settings.mpi else None,
         "debug": images.debug if settings.debug_pod else None,
-        **{f"baseImages.{name}": reference for name, reference in images.base_images.items()},
+        "baseImages.launcher": images.base_images.launcher,
+        "baseImages.trainer": images.base_images.trainer,
     }
     for name, reference in used.items():
         if reference is not None:

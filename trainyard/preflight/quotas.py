@@ -130,9 +130,9 @@ def _node_uses(settings: Settings, aws: Aws) -> list[Use]:
 
     cluster = settings.cluster
     if cluster.existing is None:
-        name = cluster.system_instance_type
+        name = cluster.system_nodes.instance_type
         vcpus = instance_types.TYPES[name].vcpus
-        add(SYSTEM_KEY, cluster.system_count, name, quota_of(name, "on-demand"), vcpus, eks.VOLUME_GIB)
+        add(SYSTEM_KEY, cluster.system_nodes.count, name, quota_of(name, "on-demand"), vcpus, eks.VOLUME_GIB)
     sizes = {identity: int(each["VolumeSize"]) for identity, each in snapshots(settings, aws).items()}
     for index, pool in enumerate(settings.pools):
         # Reserved capacity counts already, or never. Only instances outside the reservation count in addition.
@@ -245,10 +245,10 @@ def check_interfaces(settings: Settings, aws: Aws) -> list[Finding]:
     """
     cluster, by_zone = settings.cluster, defaultdict[str, list[Use]](list)
     if cluster.existing is None:
-        facts = instance_types.TYPES[cluster.system_instance_type]
+        facts = instance_types.TYPES[cluster.system_nodes.instance_type]
         machine = eks.Machine(interfaces=facts.interfaces, addresses=facts.addresses, pods=eks.SYSTEM_PODS)
         # EKS spreads the system nodes evenly over the zones.
-        nodes = -(-cluster.system_count // len(settings.network.zones)) + eks.SPARE_IN_A_ZONE
+        nodes = -(-cluster.system_nodes.count // len(settings.network.zones)) + eks.SPARE_IN_A_ZONE
         for zone in settings.network.zones:
             amount = nodes * machine.network_interfaces
             by_zone[zone].append(Use(INTERFACES, SYSTEM_KEY, amount, f"{nodes} {facts.name}"))

@@ -48,7 +48,7 @@ def check_log_group_name(settings: Settings, aws: Aws) -> list[Finding]:
 
 def check_queue_name(settings: Settings, aws: Aws) -> list[Finding]:
     """Check that the name of Karpenter's SQS queue is free, or that the queue belongs to this stack."""
-    name = settings.cluster.prefix
+    name = settings.prefix
     return list(_taken(settings, "SQS queue", name, queue_tags(aws, name)))
 
 
@@ -62,7 +62,7 @@ def queue_tags(aws: Aws, name: str) -> dict[str, str] | None:
 
 def key_aliases(settings: Settings) -> list[str]:
     """Return the names of the stack's KMS aliases."""
-    return [f"alias/{settings.cluster.prefix}-{name}" for name in KMS_KEYS]
+    return [f"alias/{settings.prefix}-{name}" for name in KMS_KEYS]
 
 
 def check_alias_names(settings: Settings, aws: Aws) -> list[Finding]:
@@ -80,7 +80,7 @@ def check_alias_names(settings: Settings, aws: Aws) -> list[Finding]:
 def repositories(settings: Settings) -> list[str]:
     """Return the names of the ECR repositories that the stack creates (as `components.registry` does)."""
     images = {"launcher": settings.images.launcher, "trainer": settings.images.trainer}
-    return [f"{settings.cluster.prefix}/{name}" for name, image in images.items() if image is None]
+    return [f"{settings.prefix}/{name}" for name, image in images.items() if image is None]
 
 
 def check_repository_names(settings: Settings, aws: Aws) -> list[Finding]:

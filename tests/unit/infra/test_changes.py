@@ -16,7 +16,6 @@ from infra import check
 from infra.changes import (
     CLUSTER_TYPE,
     FILE_SYSTEM_TYPE,
-    FIXED,
     FIXED_SETTINGS_TYPE,
     STARTED_RUN_TYPE,
     find_refused_changes,
@@ -64,14 +63,6 @@ def state(base: dict[str, Any]) -> dict[str, Any]:
 CHANGES = {path: extra_of(info, "changedLater") for path, info in keys().items()}
 
 
-def test_every_setting_is_marked_and_fixed_ones_have_a_value() -> None:
-    assert [path for path, change in CHANGES.items() if not change.startswith(MARKS)] == []
-    # The link is told by its keys.
-    assert set(FIXED) == {path for path, change in CHANGES.items() if "fixed" in change} - {
-        "storage.lustre.s3"
-    }
-
-
 GIVEN = with_({"network": GIVEN_VPC})
 ON_GIVEN = {**GIVEN, "trainyard:cluster": {"existing": GIVEN_CLUSTER}}
 FILES = {
@@ -80,6 +71,18 @@ FILES = {
     "mountName": "wxyz",
 }
 MOUNTED = {**ON_GIVEN, "trainyard:storage": {"lustre": {"existing": FILES}}}
+
+
+def test_every_setting_is_marked_and_fixed_ones_have_a_value() -> None:
+    assert [path for path, change in CHANGES.items() if not change.startswith(MARKS)] == []
+    linked = {"lustre": {"deploymentType": "PERSISTENT_1", "s3": {}}}
+    configs = (MADE, OTHERWISE, GIVEN, ON_GIVEN, MOUNTED, with_({"storage": linked}))
+    found = {
+        key.removeprefix("trainyard:") for each in configs for key in fixed_values(read("test", each, NOW))
+    }
+    # The link is told by its keys.
+    marked = {path for path, change in CHANGES.items() if "fixed" in change} - {"storage.lustre.s3"}
+    assert found - {"aws:region"} == marked
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from components.documents import instance_types
 from components.documents.launch import Candidate, WorkerSize
 from infra import warnings
 from infra.settings import SettingsError, Training
-from infra.settings.quantities import GIB, amount
 from tests.unit.infra.changing import NOW, POOL, ROOT, mistakes, settings, with_
+from trainyard.k8s import quantity
 
 pytestmark = pytest.mark.unit
 
@@ -360,13 +360,15 @@ def test_what_is_read_can_be_had_and_everything_else_is_told(
         assert index == 0 or each.pool.max_nodes >= least
         assert each.capacity_deadline_seconds >= 1
         assert facts.resource != "aws.amazon.com/neuron"
-        assert 0 < amount(each.size.cpu) < facts.vcpus
-        assert 0 < amount(each.size.memory) < facts.memory_gib * GIB
+        assert 0 < quantity.parse(each.size.cpu) < facts.vcpus
+        assert 0 < quantity.parse(each.size.memory) < facts.memory_gib * 2**30
         if device == "cuda":
             assert instance_types.torch_serves(facts)
             assert 1 <= each.size.processes_per_node <= facts.accelerators
         if not facts.accelerators:
-            assert amount(each.size.cpu) == amount(each.pool.worker_cpu), "the launcher counts by it"
+            assert quantity.parse(each.size.cpu) == quantity.parse(each.pool.worker_cpu), (
+                "the launcher counts by it"
+            )
 
 
 @hypothesis_settings(max_examples=25)
@@ -387,25 +389,3 @@ def test_any_pools_that_can_serve_are_taken_in_any_order(
     found = settings({**config, "trainyard:images": {"trainer": TRAINER}}).training
     assert found is not None
     assert [each.pool.name for each in found.candidates] == [first, *others]
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("2", 2),
-        ("1500m", 1.5),
-        ("0.5", 0.5),
-        ("3k", 3000),
-        ("2Gi", 2 * 2**30),
-        ("1.5Ti", 1.5 * 2**40),
-        ("1G", 10**9),
-    ],
-)
-def test_a_quantity_is_the_number_that_kubernetes_takes_it_for(text: str, number: float) -> None:
-    assert amount(text) == number
-
-
-@pytest.mark.parametrize("text", ["", "Gi", "1gi", "-1", "1e3", "2Ei"])
-def test_what_is_no_quantity_of_a_stack_file_has_no_number(text: str) -> None:
-    with pytest.raises(ValueError, match="is no quantity"):
-        amount(text)

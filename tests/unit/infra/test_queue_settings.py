@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from components.documents import instance_types
 from components.documents.torchrun_queue import JobDefaults, Queue, Surroundings, Volume, spec
-from infra.settings.quantities import GIB, amount
 from tests.unit.components.torchrun_crd import problems
 from tests.unit.infra.changing import POOL, mistakes, settings, with_
+from trainyard.k8s import quantity
 from trainyard.operator.api.queue import parse_queue
 
 pytestmark = pytest.mark.unit
@@ -110,7 +110,7 @@ def test_with_a_part_of_the_gpus_goes_the_same_part_of_the_rest(gpus: int) -> No
     queue, whole = read(nodeResources={"gpus": gpus}), read()
     part = gpus or 4  # a worker without GPUs has the machine's cores for itself
     assert int(queue.cpus) == int(whole.cpus) * part // 4
-    assert amount(queue.memory) == amount(whole.memory) * part // 4
+    assert quantity.parse(queue.memory) == quantity.parse(whole.memory) * part // 4
     assert queue.gpus == gpus
 
 
@@ -379,10 +379,10 @@ def test_a_queue_that_is_read_is_one_that_controller_and_definition_take(
     assert parsed is not None
     node = parsed.node_resources
     assert (node.gpus, parsed.scheduling.pool, parsed.image) == (gpus, "small", DIGEST)
-    assert node.cpus == amount(queue.cpus)
+    assert node.cpus == quantity.parse(queue.cpus)
     assert node.cpus < facts.vcpus
-    assert node.memory == amount(queue.memory)
-    assert node.memory < facts.memory_gib * GIB
+    assert node.memory == quantity.parse(queue.memory)
+    assert node.memory < facts.memory_gib * 2**30
     assert set(parsed.volumes) == set(queue.volumes)
     bucket = said.get("storage", {}).get("workspace", {}).get("bucket")
     names = {"models": "s3://b-models/torchrun", "their.bucket": "s3://their.bucket/torchrun", None: ""}

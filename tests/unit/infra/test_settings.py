@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from components.documents import instance_types, versions
-from infra.settings import SettingsError, read, regions
+from infra.settings import SettingsError, read
+from infra.settings.provider import regions
 from tests.shipped import shipped
 from tests.unit.infra.changing import stack_file
 from trainyard.stack_files import find
@@ -329,8 +330,8 @@ def test_a_region_of_each_partition_is_known_whatever_profile_is_named(
     region: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nobody")
-    regions.names.cache_clear()
-    assert region in regions.names()
+    regions.cache_clear()
+    assert region in regions()
 
 
 @pytest.mark.parametrize(
@@ -441,11 +442,11 @@ def test_the_number_of_processes_is_by_default_that_of_the_gpus() -> None:
 
 def test_system_nodes_are_two_c5_2xlarge_unless_the_stack_file_says_otherwise(good: dict[str, Any]) -> None:
     del good["trainyard:cluster"]["systemNodes"]
-    by_default = read("test", passed(good)).cluster
-    assert (by_default.system_instance_type, by_default.system_count) == ("c5.2xlarge", 2)
+    by_default = read("test", passed(good)).cluster.system_nodes
+    assert (by_default.instance_type, by_default.count) == ("c5.2xlarge", 2)
     good["trainyard:cluster"].update(systemNodes={"instanceType": "m6i.large", "count": 3})
-    said = read("test", passed(good)).cluster
-    assert (said.system_instance_type, said.system_count) == ("m6i.large", 3)
+    said = read("test", passed(good)).cluster.system_nodes
+    assert (said.instance_type, said.count) == ("m6i.large", 3)
 
 
 def test_without_a_run_id_the_stack_starts_no_run(good: dict[str, Any]) -> None:
