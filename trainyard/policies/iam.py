@@ -103,13 +103,6 @@ TRAINER_ACTIONS: Final = (*OBJECT_ACTIONS, "s3:ListBucket", "kms:Decrypt", "kms:
 READ_PREFIXES: Final = ("Describe", "Get", "List")
 # The tag that Karpenter puts on what it creates for a cluster.
 CLUSTER_TAG: Final = "kubernetes.io/cluster/"
-# Without these actions, the finalizer of an EC2NodeClass never completes.
-FINALIZER_ACTIONS: Final = (
-    "iam:ListInstanceProfiles",
-    "iam:GetInstanceProfile",
-    "iam:RemoveRoleFromInstanceProfile",
-    "iam:DeleteInstanceProfile",
-)
 
 
 @rule(
@@ -320,17 +313,6 @@ def karpenter_changes_its_own(resource: Resource, stack: Stack) -> Iterator[str]
                 f"{where} changes {', '.join(statement.targets)}; it must have StringEquals"
                 f" aws:ResourceTag/{CLUSTER_TAG}<cluster> or aws:RequestTag/{CLUSTER_TAG}<cluster>"
             )
-
-
-@rule("karpenter-can-finish", ROLE, why="otherwise `destroy` waits for it without a limit")
-def karpenter_can_finish(resource: Resource, stack: Stack) -> Iterator[str]:
-    """Karpenter's role allows what the finalizer of an EC2NodeClass needs."""
-    if KARPENTER not in service_accounts(resource):
-        return
-    allowed = [statement for policy in policies_of(resource, stack) for statement in grants(policy)]
-    missing = [each for each in FINALIZER_ACTIONS if not any(statement.covers(each) for statement in allowed)]
-    if missing:
-        yield f"its policies lack {', '.join(missing)}; they must allow them"
 
 
 @rule(

@@ -17,8 +17,6 @@ import yaml
 from trainyard.policies.model import Resource, Stack
 
 FILE: Final = Path(__file__).with_name("waivers.yaml")
-REQUIRED: Final = frozenset({"rule", "type", "name", "reason", "since"})
-OPTIONAL: Final = frozenset({"namespace", "beside"})
 
 
 class WaiverError(Exception):
@@ -38,28 +36,26 @@ class Pattern:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waiver:
-    """One waiver.
+class Waiver(Pattern):
+    """One waiver, for the resources of its pattern.
 
     Attributes:
-        resources: The resources that it applies to.
         since: The date when it was written.
         namespace: If set, the resources must be in this Kubernetes namespace.
         beside: If not empty, the waiver counts only in a stack that has one of these resources.
     """
 
     rule: str
-    resources: Pattern
     reason: str
     since: datetime.date
-    namespace: str | None
-    beside: tuple[Pattern, ...]
+    namespace: str | None = None
+    beside: tuple[Pattern, ...] = ()
 
     def matches(self, rule: str, type_: str, name: str, namespace: str | None, stack: Stack) -> bool:
         """Return whether it applies to a rule and a resource of a stack. `namespace` is None outside Kubernetes."""
         return (
             rule == self.rule
-            and self.resources.includes(type_, name)
+            and self.includes(type_, name)
             and self.namespace in (None, namespace)
             and (not self.beside or any(self._is_beside(each) for each in stack.resources))
         )
@@ -69,7 +65,7 @@ class Waiver:
 
     def __str__(self) -> str:
         where = f" in {self.namespace}" if self.namespace else ""
-        return f"{self.rule} on {self.resources.type} {self.resources.name}{where} (since {self.since})"
+        return f"{self.rule} on {self.type} {self.name}{where} (since {self.since})"
 
 
 def namespace_of(resource: Resource) -> str | None:
@@ -83,9 +79,13 @@ def read(text: str) -> list[Waiver]:
     """Return the waivers of a file.
 
     Raises:
-        WaiverError: a waiver lacks a key, has an unknown one, or a value of the wrong type.
+        WaiverError: A waiver lacks a key, has an unknown one, or has no reason or date.
     """
-    return [_waiver(f"waivers[{index}]", each) for index, each in enumerate(yaml.safe_load(text) or [])]
+    return [
+        waiver
+        for index, entry in enumerate(yaml.safe_load(text) or [])
+        for waiver in _waivers(f"waivers[{index}]", entry)
+    ]
 
 
 def load() -> list[Waiver]:
@@ -93,36 +93,16 @@ def load() -> list[Waiver]:
     return read(FILE.read_text())
 
 
-def _waiver(place: str, entry: Any) -> Waiver:
-    _check_keys(place, entry, REQUIRED, OPTIONAL)
-    if not isinstance(entry["since"], datetime.date):
-        raise WaiverError(f"{place}.since is {entry['since']!r}; it must be a date such as 2026-11-21")
-    beside = entry.get("beside", [])
-    if not isinstance(beside, list):
-        raise WaiverError(f"{place}.beside is {beside!r}; it must be a list of mappings of name and type")
-    for index, each in enumerate(beside):
-        _check_keys(f"{place}.beside[{index}]", each, frozenset({"name", "type"}))
-    return Waiver(
-        rule=entry["rule"],
-        resources=Pattern(type=entry["type"], name=entry["name"]),
-        reason=entry["reason"],
-        since=entry["since"],
-        namespace=entry.get("namespace"),
-        beside=tuple(Pattern(**each) for each in beside),
-    )
-
-
-def _check_keys(
-    place: str, entry: Any, required: frozenset[str], optional: frozenset[str] = frozenset()
-) -> None:
-    """Raise WaiverError unless an entry has the keys, with text for each that is text."""
-    if not isinstance(entry, Mapping):
-        raise WaiverError(f"{place} is {entry!r}; it must be a mapping of {', '.join(sorted(required))}")
-    keys = frozenset(entry)
-    if missing := required - keys:
-        raise WaiverError(f"{place} has no {', '.join(sorted(missing))}; it must have all")
-    if unknown := keys - required - optional:
-        raise WaiverError(f"{place} has {', '.join(sorted(unknown))}; it must not")
-    for key in sorted(keys - {"since", "beside"}):
-        if not isinstance(entry[key], str) or not entry[key].strip():
-            raise WaiverError(f"{place}.{key} is {entry[key]!r}; it must be text")
+def _waivers(place: str, entry: dict[str, Any]) -> list[Waiver]:
+    """Return a waiver for each rule of an entry."""
+    try:
+        beside = tuple(Pattern(**each) for each in entry.get("beside", ()))
+        named = entry.get("rule")
+        rules = named if isinstance(named, list) else [named]
+        found = [Waiver(**{**entry, "rule": rule, "beside": beside}) for rule in rules]
+    except (AttributeError, TypeError) as error:
+        raise WaiverError(f"{place}: {error}") from None
+    for each in found:
+        if not each.rule or not str(each.reason).strip() or not isinstance(each.since, datetime.date):
+            raise WaiverError(f"{place} must have a rule, a reason, and in since a date such as 2026-11-21")
+    return found

@@ -10,6 +10,7 @@ import pytest
 from components.documents.karpenter_iam import NODE_ROLE_POLICIES
 from tests.unit.components.recording import Recorded
 from tests.unit.infra.whole import shipped
+from trainyard.policies.model import rows
 
 pytestmark = [
     pytest.mark.unit,
@@ -81,3 +82,20 @@ def test_nodes_have_the_rights_of_a_kubelet_alone(name: str) -> None:
     ]
     assert of_nodes
     assert set(of_nodes) <= set(NODE_ROLE_POLICIES)
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_karpenter_has_the_rights_of_its_finalizer(name: str) -> None:
+    """Without them, `destroy` waits for the EC2NodeClasses without a limit."""
+    recorded: Recorded = shipped(name)
+    policies = [each for each in recorded.resources if each.type == "aws:iam/policy:Policy"]
+    found = [
+        statement for each in policies if "karpenter" in each.name for statement in statements(each.inputs)
+    ]
+    actions = {action for each in found if each["Effect"] == "Allow" for action in rows(each["Action"])}
+    assert {
+        "iam:ListInstanceProfiles",
+        "iam:GetInstanceProfile",
+        "iam:RemoveRoleFromInstanceProfile",
+        "iam:DeleteInstanceProfile",
+    } <= actions

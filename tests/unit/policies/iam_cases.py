@@ -332,13 +332,6 @@ CASES: dict[str, Cases] = {
         ],
         accepts=[holding(KARPENTER, *CONTROLLER), holding(ANOTHER, TERMINATING)],
     ),
-    "karpenter-can-finish": Cases(
-        rejects=[
-            holding(KARPENTER),
-            holding(KARPENTER, *(s for s in CONTROLLER if "iam:DeleteInstanceProfile" not in s["Action"])),
-        ],
-        accepts=[holding(KARPENTER, *CONTROLLER), holding(ANOTHER)],
-    ),
     "workspaces-not-written-by-pods": Cases(
         rejects=[
             queue_of(action, target)
