@@ -20,6 +20,7 @@ from trainyard.components.service_accounts import BucketAccess, ServiceAccounts,
 
 config = pulumi.Config()
 region = pulumi.Config("aws").require("region")
+administrators = tuple(config.require_object("administrators"))
 protect = config.get_bool("protect") is not False
 # Arguments for copies of Karpenter's charts, such as {chart, crd_chart, version}.
 charts = config.get_object("karpenterCharts") or {}
@@ -27,7 +28,10 @@ name = f"platform-{pulumi.get_stack()}"
 tags = {"team": "ml", **stack_tags(pulumi.get_project(), pulumi.get_stack())}
 pool = make_pool(find("g5.2xlarge"), name="gpu", zone=f"{region}b", max_nodes=4)
 
-roles = NodeRoles("node-roles", NodeRolesArgs(prefix=name, tags=tags))
+# Credentials of another account than the administrators' fail before anything is created.
+provider = aws.Provider("aws", region=region, allowed_account_ids=[iam.account_of(administrators[0])])
+in_aws = ResourceOptions(providers=[provider])
+roles = NodeRoles("node-roles", NodeRolesArgs(prefix=name, tags=tags), in_aws)
 group = iam.control_plane_group(name)
 keys = Encryption(
     name,
@@ -39,9 +43,11 @@ keys = Encryption(
         protect=protect,
         tags=tags,
     ),
+    in_aws,
 )
 zones = (f"{region}a", f"{region}b")
-network = Network(name, NetworkArgs(region=region, cluster=name, cidr="10.64.0.0/16", zones=zones, tags=tags))
+vpc = NetworkArgs(region=region, cluster=name, cidr="10.64.0.0/16", zones=zones, tags=tags)
+network = Network(name, vpc, in_aws)
 # `destroy` deletes it after the cluster and before the network: it removes network interfaces that nodes left behind.
 remains = Remains("remains", name, region, 900, ResourceOptions(depends_on=network.held), vpc=network.vpc_id)
 before_nodes = [*network.egress, *roles.attachments]
@@ -53,7 +59,7 @@ cluster = Cluster(
         private_subnet_ids=network.private_subnet_ids,
         public_subnet_ids=network.public_subnet_ids,
         public_access_cidrs=tuple(config.require_object("publicAccessCidrs")),
-        administrators=tuple(config.require_object("administrators")),
+        administrators=administrators,
         deletion_protection=protect,
         secrets_key_arn=keys.secrets_key_arn,
         logs_key_arn=keys.logs_key_arn,
@@ -63,11 +69,12 @@ cluster = Cluster(
         after=before_nodes,
         tags=tags,
     ),
+    in_aws,
 )
 kubernetes = k8s.Provider(
     "cluster", kubeconfig=cluster.kubeconfig, opts=ResourceOptions(depends_on=cluster.access)
 )
-in_cluster = ResourceOptions(providers=[kubernetes])
+in_both = ResourceOptions(providers=[provider, kubernetes])
 # What must exist as long as anything runs in the cluster.
 alive = [*before_nodes, *cluster.access, *cluster.ready]
 issuer = {"oidc_provider_arn": cluster.oidc_provider_arn, "oidc_issuer": cluster.oidc_issuer}
@@ -83,7 +90,7 @@ karpenter = Karpenter(
         **charts,
         **issuer,
     ),
-    in_cluster,
+    in_both,
 )
 pools = Pools(
     "pools",
@@ -95,21 +102,24 @@ pools = Pools(
         after=[karpenter.definitions, *network.worker_group],
         tags=tags,
     ),
-    in_cluster,
+    in_both,
 )
-devices = DevicePlugins("devices", DevicePluginsArgs(pools=(pool,), after=alive), in_cluster)
+devices = DevicePlugins("devices", DevicePluginsArgs(pools=(pool,), after=alive), in_both)
 # `destroy` deletes it first: it deletes the pools and waits for the end of their nodes.
 Drain(
     "drain", name, region, 1800, ResourceOptions(depends_on=[*alive, karpenter, pools, devices, kubernetes])
 )
 
 # Resources of your own beside the components: a bucket, and a role with which pods of one service account read it.
-datasets = aws.s3.Bucket("datasets", tags=tags)
+in_account = ResourceOptions(provider=provider)
+datasets = aws.s3.Bucket("datasets", force_destroy=not protect, tags=tags, opts=in_account)
+tls_only = pulumi.Output.json_dumps(datasets.arn.apply(iam.bucket_tls_only))
+aws.s3.BucketPolicy("datasets", bucket=datasets.id, policy=tls_only, opts=in_account)
 reader = BucketAccess(name="dataset-reader", namespace="default", bucket_arn=datasets.arn)
 ServiceAccounts(
     "accounts",
     ServiceAccountsArgs(prefix=name, accounts=(reader,), after=alive, tags=tags, **issuer),
-    in_cluster,
+    in_both,
 )
 
 pulumi.export("kubeconfig", cluster.kubeconfig)
