@@ -73,13 +73,13 @@ def run(request: Request, job: str, holder: str, address: str) -> int:
         address: The address on which metrics are served.
     """
     from launcher.cost import KarpenterPrices
-    from launcher.gateway import KubernetesGateway
+    from launcher.gateway import Gateway
     from launcher.loop import Launcher
     from trainyard.k8s.client import ApiUnavailable
     from trainyard.k8s.kubeconfig import connect_in_pod_or_outside
 
     try:
-        gateway = KubernetesGateway(connect_in_pod_or_outside(), time.time)
+        gateway = Gateway(connect_in_pod_or_outside(), time.time)
     except ApiUnavailable as error:
         print(f"launcher: can't connect to the Kubernetes API: {error}", file=sys.stderr)
         return names.EXIT_API_ERROR

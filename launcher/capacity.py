@@ -192,13 +192,8 @@ def target(request: Request, seen: Observation) -> int:
     return min(request.max_nodes, ceiling(request, seen)[0])
 
 
-def preflight(request: Request, seen: Observation, started: float) -> GiveUp | None:
-    """Return GiveUp if waiting can't help, else None. `started` is the start of the wait."""
-    reason = _impossible(request, seen, started)
-    return GiveUp(code=names.EXIT_IMPOSSIBLE, reason=reason) if reason else None
-
-
-def _impossible(request: Request, seen: Observation, started: float) -> str:
+def preflight(request: Request, seen: Observation, started: float) -> str:
+    """Return why waiting can't help; "" if it may. `started` is the start of the wait."""
     if seen.pool is None:
         return (
             f"there is no NodePool {request.pool.name}; pool must be the name of a NodePool in this cluster"
@@ -261,9 +256,8 @@ def decide(
 def _decide(
     request: Request, seen: Observation, counted: Count, started: float, quorum_since: float | None
 ) -> Decision:
-    hopeless = preflight(request, seen, started)
-    if hopeless is not None:
-        return hopeless
+    if hopeless := preflight(request, seen, started):
+        return GiveUp(code=names.EXIT_IMPOSSIBLE, reason=hopeless)
     have = min(len(counted.usable), request.max_nodes)
     there = "1 node is there" if have == 1 else f"{have} nodes are there"
     deadline = started + request.deadline_seconds

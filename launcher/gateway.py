@@ -1,20 +1,19 @@
-"""Send the launcher's requests: the protocol `Gateway`, and `KubernetesGateway` for a real API server."""
+"""The launcher's requests to the Kubernetes API. Entry point: `Gateway`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from launcher import backends, sources
 from launcher.manifests import Owner
-from launcher.observe import Node, Observation, Training
+from launcher.observe import Claim, Node, Observation, Training
 from launcher.request import Request
-from launcher.sources import Aging
 from launcher.wakeup import Wakeup
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, Client, JsonObject
-from trainyard.k8s.informer import Informers, ListWatch
+from trainyard.k8s.informer import Informers
 from trainyard.k8s.lease import LeaseStore, ObjectsStore
 from trainyard.k8s.objects import MERGE_PATCH, Objects
 
@@ -25,66 +24,17 @@ AT_ONCE = 8
 _NOT_FOUND = 404
 _CONFLICT = 409
 _UNKNOWN = "unknown"
-# The API server may answer from its cache, which does not load etcd.
-_CACHED = {"resourceVersion": "0"}
 
 
-class Gateway(Protocol):
-    """The requests that the launcher needs. Every method may raise ApiError and ApiUnavailable."""
+class Gateway:
+    """Reads and writes the objects of a run. It watches from the first `observe` until `close`.
 
-    def owner(self, request: Request, job: str) -> Owner:
-        """Return the launcher's own Job."""
-
-    def lacking(self, request: Request) -> list[str]:
-        """Return what the cluster lacks for the request: priority classes, the operator of the training job."""
-
-    def observe(self, request: Request, *, fresh: bool) -> Observation:
-        """Return the state of the cluster. With a training job, it has no NodePool and no Events.
-
-        With `fresh`, it is read from etcd. Otherwise it comes from the watches, which may lag. Then with a training
-        job, it has only the job and the run's own pods.
-        """
-
-    def wait(self, timeout: float) -> None:
-        """Wait for a change since the last `observe`, but at most this many seconds."""
-
-    def create_pods(self, request: Request, manifests: Sequence[JsonObject]) -> None:
-        """Create each of these pods, unless a pod with its name exists."""
-
-    def apply_runtime(self, manifest: JsonObject) -> None:
-        """Create or replace this object, which must exist before the training job."""
-
-    def create_training(self, request: Request, manifest: JsonObject) -> bool:
-        """Create this training job. Return False if a job with its name exists.
-
-        Raises:
-            ApiError: It is a conflict if the operator has not seen the runtime yet. The same step may succeed later.
-        """
-
-    def delete_training(self, request: Request, uid: str) -> None:
-        """Delete exactly this training job, if it still exists, and its pods."""
-
-    def annotate_training(self, request: Request, uid: str, annotations: Mapping[str, str]) -> None:
-        """Set annotations of exactly this training job, if it still exists."""
-
-    def delete_pods(self, request: Request, pods: Sequence[tuple[str, str]]) -> None:
-        """Delete exactly the pods with these names and uids, if they still exist."""
-
-    def delete_claim(self, claim: str, uid: str) -> None:
-        """Delete exactly this NodeClaim, if it still exists."""
-
-    def record(self, request: Request, event: JsonObject) -> None:
-        """Create this Event."""
-
-    def lease_store(self, request: Request) -> LeaseStore:
-        """Return the store of the run's Lease."""
-
-
-class KubernetesGateway:
-    """A gateway to a real API server. It watches from the first `observe` until `close`."""
+    Every method may raise ApiError and ApiUnavailable.
+    """
 
     def __init__(self, client: Client, wall_clock: Callable[[], float]) -> None:
         self._client = client
+        self._objects = Objects(client, names.MANAGED_BY)
         self._now = wall_clock
         self._wakeup = Wakeup()
         self._informers = Informers(client, self._wakeup.set)
@@ -93,6 +43,7 @@ class KubernetesGateway:
         self._near: frozenset[str] = frozenset()
 
     def wait(self, timeout: float) -> None:
+        """Wait for a change since the last `observe`, but at most this many seconds."""
         self._wakeup.wait(timeout)
 
     def wake(self) -> None:
@@ -104,26 +55,43 @@ class KubernetesGateway:
         self._informers.close()
 
     def owner(self, request: Request, job: str) -> Owner:
+        """Return the launcher's own Job."""
         found = self._client.request("GET", f"/apis/batch/v1/namespaces/{request.namespace}/jobs/{job}")
         return Owner(name=job, uid=found["metadata"]["uid"])
 
     def lacking(self, request: Request) -> list[str]:
+        """Return what the cluster lacks for the request: priority classes, the operator of the training job."""
         path = "/apis/scheduling.k8s.io/v1/priorityclasses"
-        names = (request.worker.priority_class, request.placeholder.priority_class)
-        found = [f"PriorityClass {name}" for name in names if self._get(f"{path}/{name}") is None]
-        if self._get(sources.training_jobs(request), {"limit": "1"}) is None:
-            backend = backends.of(request)
+        classes = (request.worker.priority_class, request.placeholder.priority_class)
+        found = [f"PriorityClass {name}" for name in classes if self._objects.get(f"{path}/{name}") is None]
+        backend = backends.of(request)
+        if not self._has_list(backend.path(request.namespace)):
             found.append(f"{backend.operator} (resource {backend.resource} of {backend.api_version})")
         return found
 
+    def _has_list(self, path: str) -> bool:
+        try:
+            self._client.request("GET", path, {"limit": "1"})
+        except ApiError as error:
+            if error.status == _NOT_FOUND:
+                return False
+            raise
+        return True
+
     def observe(self, request: Request, *, fresh: bool) -> Observation:
+        """Return the state of the cluster. With a training job, it has no NodePool and no Events.
+
+        With `fresh`, it is read from etcd. Otherwise it comes from the watches, which may lag. Then with a training
+        job, it has only the job and the run's own pods.
+        """
         self._wakeup.clear()
         return self._read(request) if fresh else self._remembered(request)
 
     def _remembered(self, request: Request) -> Observation:
         """Return the state from the watches. Raises ApiUnavailable if a watch was silent for too long."""
         job, own = sources.training(request), sources.own_pods(request)
-        pool, claims, nodes = sources.node_pool(request), sources.claims(request), sources.nodes(request)
+        pool, claims = sources.node_pool(request), sources.claims(request.pool.name)
+        nodes = sources.nodes(request.pool.node_selector)
         warnings, foreign = sources.warnings(), sources.foreign_pods(request, self._is_near)
         self._informers.start(job)
         training = next(iter(self._informers.items(job)), None)
@@ -135,39 +103,36 @@ class KubernetesGateway:
                 now=self._now(), fresh=False, pods=self._informers.items(own), training=training
             )
         self._informers.keep((job, own, pool, claims, nodes, warnings, foreign))
-        present = self._informers.items(nodes)
-        aging = self._informers.items(claims)
+        present, launched = self._informers.items(nodes), self._informers.items(claims)
         # Watch before the pods are read, so that a later change of a pod wakes the launcher.
-        self._near = _names(present, aging)
+        self._near = _names(present, launched)
         on_pool = (pod for pod in self._informers.items(foreign) if self._is_near(pod.node))
-        now = self._now()
         return Observation(
-            now=now,
+            now=self._now(),
             fresh=False,
             nodes=present,
-            claims=tuple(each.at(now) for each in aging),
+            claims=launched,
             pool=next(iter(self._informers.items(pool)), None),
             pods=(*self._informers.items(own), *on_pool),
             warnings=self._informers.items(warnings),
         )
 
     def _read(self, request: Request) -> Observation:
-        training = self._read_training(request)
-        own = self._list(sources.own_pods(request))
-        pool = [] if training is not None else self._list(sources.node_pool(request))
-        warnings = [] if training is not None else self._list(sources.warnings(), cached=True)
+        training, read = self._read_training(request), self._objects.read
+        own = read(sources.own_pods(request))
+        pool = [] if training is not None else read(sources.node_pool(request))
+        warnings = [] if training is not None else read(sources.warnings(), cached=True)
         # Nodes after pods: if a pod ends between the lists, the count is too low, never too high. NodeClaims after
         # both: a node in the list has registered, so its NodeClaim names it.
-        foreign = self._list(sources.foreign_pods(request, self._is_near))
-        nodes = self._list(sources.nodes(request))
-        claims = self._list(sources.claims(request))
+        foreign = read(sources.foreign_pods(request, self._is_near))
+        nodes = read(sources.nodes(request.pool.node_selector))
+        claims = read(sources.claims(request.pool.name))
         near = _names(nodes, claims)
-        now = self._now()
         return Observation(
-            now=now,
+            now=self._now(),
             fresh=True,
             nodes=tuple(nodes),
-            claims=tuple(each.at(now) for each in claims),
+            claims=tuple(claims),
             pool=next(iter(pool), None),
             pods=(*own, *(pod for pod in foreign if not pod.node or pod.node in near)),
             warnings=tuple(warnings),
@@ -180,7 +145,7 @@ class KubernetesGateway:
         A watch may lag behind the launcher's own reads and writes. Then a job that was just created would seem to be
         deleted. So the watch counts only if it agrees with the last read.
         """
-        item = self._get(f"{sources.training_jobs(request)}/{request.training_job}")
+        item = self._objects.get(_training_path(request))
         training = None if item is None else backends.of(request).parse(item, request.run_id)
         self._training_uid = _uid(training)
         return training
@@ -188,51 +153,64 @@ class KubernetesGateway:
     def _is_near(self, node: str) -> bool:
         return node in self._near
 
-    def create_pods(self, request: Request, manifests: Sequence[JsonObject]) -> None:
-        path = f"/api/v1/namespaces/{request.namespace}/pods"
-        _each(lambda manifest: self._create(path, manifest), manifests)
+    def create_pods(self, manifests: Sequence[JsonObject]) -> None:
+        """Create each of these pods, unless a pod with its name exists."""
+        _each(self._objects.create, manifests)
 
     def apply_runtime(self, manifest: JsonObject) -> None:
-        Objects(self._client, names.MANAGED_BY).apply(manifest)
+        """Create or replace this object, which must exist before the training job."""
+        self._objects.apply(manifest)
 
     def create_training(self, request: Request, manifest: JsonObject) -> bool:
+        """Create this training job. Return False if a job with its name exists.
+
+        Raises:
+            ApiError: It is a conflict if the operator has not seen the runtime yet. The same step may succeed later.
+        """
         unseen = backends.of(request).runtime_unseen
         self._training_uid = _UNKNOWN
         try:
-            return self._create(sources.training_jobs(request), manifest)
+            return self._objects.create(manifest) is not None
         except ApiError as error:
             if unseen is None or unseen not in error.message:
                 raise
             raise ApiError(error.method, error.path, _CONFLICT, "RuntimeUnseen", error.message) from error
 
     def delete_training(self, request: Request, uid: str) -> None:
-        # In the foreground, pods and Services are deleted first (the operator's ownerReferences block the owner's
-        # deletion), and the name is in use until then.
-        path = f"{sources.training_jobs(request)}/{request.training_job}"
-        self._delete(path, uid, propagationPolicy=backends.of(request).propagation)
+        """Delete exactly this training job, if it still exists, and its pods.
+
+        In the foreground, pods and Services are deleted first (the operator's ownerReferences block the owner's
+        deletion), and the name is in use until then.
+        """
+        foreground = backends.of(request).propagation == "Foreground"
+        self._objects.delete(_training_path(request), uid, foreground=foreground)
 
     def annotate_training(self, request: Request, uid: str, annotations: Mapping[str, str]) -> None:
-        path = f"{sources.training_jobs(request)}/{request.training_job}"
+        """Set annotations of exactly this training job, if it still exists."""
         # With another uid, the API server answers with a conflict.
         body = {"metadata": {"uid": uid, "annotations": dict(annotations)}}
         try:
-            self._client.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+            self._client.request("PATCH", _training_path(request), body=body, content_type=MERGE_PATCH)
         except ApiError as error:
             if error.status not in (_NOT_FOUND, _CONFLICT):
                 raise
 
     def delete_pods(self, request: Request, pods: Sequence[tuple[str, str]]) -> None:
+        """Delete exactly the pods with these names and uids, if they still exist."""
         path = f"/api/v1/namespaces/{request.namespace}/pods"
-        _each(lambda pod: self._delete(f"{path}/{pod[0]}", pod[1]), pods)
+        _each(lambda pod: self._objects.delete(f"{path}/{pod[0]}", pod[1]), pods)
 
     def delete_claim(self, claim: str, uid: str) -> None:
-        self._delete(f"/apis/karpenter.sh/v1/nodeclaims/{claim}", uid)
+        """Delete exactly this NodeClaim, if it still exists."""
+        self._objects.delete(f"/apis/karpenter.sh/v1/nodeclaims/{claim}", uid)
 
-    def record(self, request: Request, event: JsonObject) -> None:
-        self._create(f"/api/v1/namespaces/{request.namespace}/events", event)
+    def record(self, event: JsonObject) -> None:
+        """Create this Event."""
+        self._objects.create(event)
 
     def lease_store(self, request: Request) -> LeaseStore:
-        return ObjectsStore(Objects(self._client, names.MANAGED_BY), request.namespace, request.lease)
+        """Return the store of the run's Lease."""
+        return ObjectsStore(self._objects, request.namespace, request.lease)
 
     def create_job(self, manifest: JsonObject) -> str:
         """Create this Job and return its name. With `generateName`, the API server chooses it."""
@@ -242,35 +220,9 @@ class KubernetesGateway:
         )
         return str(made["metadata"]["name"])
 
-    def _get(self, path: str, query: dict[str, str] | None = None) -> JsonObject | None:
-        try:
-            return self._client.request("GET", path, query)
-        except ApiError as error:
-            if error.status == _NOT_FOUND:
-                return None
-            raise
 
-    def _list(self, source: ListWatch[T], *, cached: bool = False) -> list[T]:
-        query = {**dict(source.selectors), **(_CACHED if cached else {})}
-        return self._client.list_items(source.path, query, source.convert)
-
-    def _delete(self, path: str, uid: str, **options: str) -> None:
-        body: JsonObject = {"preconditions": {"uid": uid}, **options}
-        try:
-            self._client.request("DELETE", path, body=body)
-        except ApiError as error:
-            # The object is gone, or another object has its name.
-            if error.status not in (_NOT_FOUND, _CONFLICT):
-                raise
-
-    def _create(self, path: str, manifest: JsonObject) -> bool:
-        try:
-            self._client.request("POST", path, body=manifest)
-        except ApiError as error:
-            if error.status == _CONFLICT and error.reason == "AlreadyExists":
-                return False
-            raise
-        return True
+def _training_path(request: Request) -> str:
+    return f"{backends.of(request).path(request.namespace)}/{request.training_job}"
 
 
 def _each(work: Callable[[T], object], items: Sequence[T]) -> None:
@@ -288,6 +240,6 @@ def _uid(training: Training | None) -> str:
     return "" if training is None else training.uid
 
 
-def _names(nodes: Iterable[Node], claims: Iterable[Aging]) -> frozenset[str]:
+def _names(nodes: Iterable[Node], claims: Iterable[Claim]) -> frozenset[str]:
     """Return the names of the pool's nodes, including nodes whose Node object has no pool label yet."""
-    return frozenset((*(node.name for node in nodes), *(each.claim.node for each in claims))) - {""}
+    return frozenset((*(node.name for node in nodes), *(each.node for each in claims))) - {""}

@@ -246,7 +246,7 @@ class Launcher:
                         for each in some
                         if isinstance(each, Hold)
                     ]
-                    self.gateway.create_pods(request, pods)
+                    self.gateway.create_pods(pods)
                 case Remove():
                     gone = [(each.name, each.uid) for each in some if isinstance(each, Remove)]
                     self.gateway.delete_pods(request, gone)
@@ -337,7 +337,7 @@ class Launcher:
             self.request, self._owner, now=self.wall_clock(), kind=kind, reason=reason, message=message
         )
         try:
-            self.gateway.record(self.request, event)
+            self.gateway.record(event)
         except (ApiError, ApiUnavailable) as error:
             log.warning("no Event recorded: %s", error)  # the run continues without it
 

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from launcher.actions import ReleaseNode
+from launcher.actions import ReleaseNode, Remove, remove
 from launcher.capacity import is_placeholder, is_warm, missing_devices
 from launcher.manifests import mark
 from launcher.observe import Claim, Observation, Pod
@@ -31,15 +30,6 @@ _PER_NODE_OWNERS = frozenset({"DaemonSet", "Node"})
 _FINISHED = frozenset({"Succeeded", "Failed"})
 # Key, value and effect.
 Taint = tuple[str, str, str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class OverdueClaim:
-    """A NodeClaim to delete, the reason, and the placeholders on its node, which would block the drain."""
-
-    claim: Claim
-    reason: str
-    placeholders: tuple[Pod, ...]
 
 
 def complete_at(request: Request, seen: Observation, before: Mapping[str, float]) -> dict[str, float]:
@@ -57,10 +47,11 @@ def complete_at(request: Request, seen: Observation, before: Mapping[str, float]
 
 def overdue(
     request: Request, seen: Observation, *, since: float, heard: float, complete: Mapping[str, float]
-) -> tuple[OverdueClaim, ...]:
-    """Return the NodeClaims whose nodes did not get all of their devices within `nodeStartSeconds`.
+) -> tuple[ReleaseNode | Remove, ...]:
+    """Return the NodeClaims to delete because their nodes did not get all of their devices within `nodeStartSeconds`.
 
-    A node with a foreign pod is never among them.
+    A node with a foreign pod is never among them. Each NodeClaim is followed by the placeholders on its node, which
+    would block the drain.
 
     Args:
         since: The start of the run. Only NodeClaims that were created later count. Seconds since the epoch.
@@ -71,20 +62,24 @@ def overdue(
     pods: dict[str, list[Pod]] = defaultdict(list)
     for pod in seen.pods:
         pods[pod.node].append(pod)
-    found = []
+    found: list[ReleaseNode | Remove] = []
     for claim in seen.claims:
-        created = seen.now - claim.age
         if not _is_own(claim, request):
             continue
-        silent = seen.now - max(created, heard, complete.get(claim.uid, created))
-        if claim.deleting or created < since or silent < request.node_start_seconds or not lacking[claim.uid]:
+        silent = seen.now - max(claim.created, heard, complete.get(claim.uid, claim.created))
+        if (
+            claim.deleting
+            or claim.created < since
+            or silent < request.node_start_seconds
+            or not lacking[claim.uid]
+        ):
             continue
         here = pods.get(claim.node, []) if claim.node else []
         if any(_is_foreign(pod, request) for pod in here):
             continue
-        placeholders = tuple(pod for pod in here if is_placeholder(pod, request) and not pod.deleting)
-        reason = f"{lacking[claim.uid]} after {request.node_start_seconds} s"
-        found.append(OverdueClaim(claim=claim, reason=reason, placeholders=placeholders))
+        reason = f"{_named(claim)}: {lacking[claim.uid]} after {request.node_start_seconds} s"
+        found.append(ReleaseNode(claim=claim.name, uid=claim.uid, reason=reason))
+        found += remove(tuple(pod for pod in here if is_placeholder(pod, request) and not pod.deleting))
     return tuple(found)
 
 
@@ -106,7 +101,7 @@ def unneeded(request: Request, seen: Observation, *, since: float) -> tuple[Rele
         node = nodes.get(claim.node)
         if claim.node in initialized:
             continue
-        if not _is_own(claim, request) or claim.deleting or seen.now - claim.age < since:
+        if not _is_own(claim, request) or claim.deleting or claim.created < since:
             continue
         if claim.node and claim.node in busy:
             continue
@@ -114,11 +109,6 @@ def unneeded(request: Request, seen: Observation, *, since: float) -> tuple[Rele
         reason = f"{_named(claim)}: {state}, and no longer needed"
         found.append(ReleaseNode(claim=claim.name, uid=claim.uid, reason=reason, late=False))
     return tuple(found)
-
-
-def loss(one: OverdueClaim) -> Loss:
-    """Return the Loss for a NodeClaim that is deleted because its node took too long."""
-    return Loss(uid=one.claim.uid, message=f"{_named(one.claim)}: {one.reason}")
 
 
 def _named(claim: Claim) -> str:

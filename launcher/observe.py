@@ -42,7 +42,7 @@ class Claim:
     """A NodeClaim.
 
     Attributes:
-        age: In seconds.
+        created: The creation time, in seconds since the epoch.
         instance: The id of its EC2 instance; "" before the launch.
         problem: Karpenter's error at the launch of the instance; "" if there is none, or before the launch.
         marks: The marks of the runs for whose placeholders Karpenter created it (launcher/manifests.py).
@@ -53,7 +53,7 @@ class Claim:
     launched: bool
     initialized: bool
     deleting: bool
-    age: float
+    created: float
     uid: str = ""
     instance: str = ""
     problem: str = ""
@@ -239,7 +239,7 @@ def node(item: Object) -> Node:
     )
 
 
-def claim(item: Object, now: float) -> Claim:
+def claim(item: Object) -> Claim:
     """Convert a karpenter.sh/v1 NodeClaim."""
     meta = item["metadata"]
     return Claim(
@@ -248,7 +248,7 @@ def claim(item: Object, now: float) -> Claim:
         launched=_holds(item, "Launched"),
         initialized=_holds(item, "Initialized"),
         deleting="deletionTimestamp" in meta,
-        age=max(0.0, now - seconds(meta.get("creationTimestamp"))),
+        created=seconds(meta.get("creationTimestamp")),
         uid=meta.get("uid", ""),
         # aws:///<zone>/<instance id>
         instance=(item.get("status", {}).get("providerID") or "").rpartition("/")[2],
@@ -403,13 +403,19 @@ def pod(item: Object) -> Pod:
     )
 
 
+def _container_statuses(item: Object) -> list[Mapping[str, Any]]:
+    """Return the statuses of the containers of a pod, init containers first."""
+    status = item.get("status") or {}
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+
+
 def _first_start(item: Object) -> float:
-    """Return when the first container of a pod started, including init containers."""
-    status = item.get("status", {})
+    """Return when the first container of a pod started."""
+    states = [each.get("state") or {} for each in _container_statuses(item)]
     began = [
-        seconds((each.get("state", {}).get(state) or {}).get("startedAt"))
-        for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
-        for state in ("running", "terminated")
+        seconds((state.get(kind) or {}).get("startedAt"))
+        for state in states
+        for kind in ("running", "terminated")
     ]
     return min((moment for moment in began if moment), default=0.0)
 
@@ -427,11 +433,10 @@ def disruption_reason(item: Object) -> str:
 
 
 def _first_exit(item: Object) -> Exit | None:
-    """Return the container that failed first, including init containers."""
-    status = item.get("status", {})
+    """Return the container that failed first."""
     found = []
-    for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
-        ended = each.get("state", {}).get("terminated") or {}
+    for each in _container_statuses(item):
+        ended = (each.get("state") or {}).get("terminated") or {}
         if ended.get("exitCode"):
             found.append(
                 Exit(
@@ -508,7 +513,7 @@ def pending_reason(pod: Mapping[str, Any]) -> str:
     """
     status = pod.get("status") or {}
     conditions = status.get("conditions") or []
-    containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    containers = _container_statuses(pod)
     if status.get("phase", "Pending") == "Pending" and not (conditions or containers):
         return _unseen(pod.get("spec") or {})
     for each in conditions:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
 
 from launcher.observe import Training
 from launcher.request import Request
@@ -223,13 +222,7 @@ def is_impossible(failures: tuple[Failure, ...]) -> bool:
 
 def dumps(progress: Progress) -> str:
     """Return the progress as one line of JSON."""
-    values = vars(progress) | {
-        "failures": [vars(failure) for failure in progress.failures],
-        "released": [vars(loss) for loss in progress.released],
-        "idle_node_seconds": round(progress.idle_node_seconds, 1),
-        "usage": {name: round(value, 4) for name, value in vars(progress.usage).items()},
-    }
-    return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(asdict(progress), separators=(",", ":"), ensure_ascii=False)
 
 
 def loads(text: str, candidates: int) -> Progress:
@@ -239,27 +232,14 @@ def loads(text: str, candidates: int) -> Progress:
         ValueError: The text is something else.
     """
     try:
-        values: dict[str, Any] = json.loads(text)
-        progress = Progress(
-            attempt=int(values["attempt"]),
-            candidate=int(values["candidate"]),
-            since=float(values["since"]),
-            began=float(values["began"]),
-            resumes=None if values["resumes"] is None else float(values["resumes"]),
-            failures=tuple(Failure(**failure) for failure in values["failures"]),
-            released=tuple(Loss(**loss) for loss in values["released"]),
-            restarts=int(values["restarts"]),
-            total_restarts=int(values["total_restarts"]),
-            retiring=str(values["retiring"]),
-            why=str(values["why"]),
-            trained=float(values["trained"]),
-            suspended=bool(values["suspended"]),
-            idle_node_seconds=float(values["idle_node_seconds"]),
-            # Launchers before this version did not count it.
-            usage=Usage(**{name: float(value) for name, value in values.get("usage", {}).items()}),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(f"{text[:200]!r} is no progress of a run") from None
-    if progress.attempt < 1 or not 0 <= progress.candidate < candidates or progress.restarts < 0:
+        values = json.loads(text)
+        values["failures"] = tuple(Failure(**failure) for failure in values["failures"])
+        values["released"] = tuple(Loss(**loss) for loss in values["released"])
+        values["usage"] = Usage(**values["usage"])
+        progress = Progress(**values)
+        is_valid = progress.attempt >= 1 and 0 <= progress.candidate < candidates and progress.restarts >= 0
+    except (ValueError, KeyError, TypeError):
+        is_valid = False
+    if not is_valid:
         raise ValueError(f"{text[:200]!r} is no progress of a run with {candidates} candidates")
     return progress

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 
 from launcher import backends, node_release, observe
 from launcher.observe import Claim, Node, NodePool, Pod, Training, WarningEvent
@@ -13,31 +12,14 @@ from trainyard.k8s.client import JsonObject
 from trainyard.k8s.informer import ListWatch
 
 
-@dataclass(frozen=True, kw_only=True)
-class Aging:
-    """A NodeClaim with its creation time in seconds since the epoch, from which its age is computed."""
-
-    claim: Claim
-    created: float
-
-    def at(self, now: float) -> Claim:
-        """Return the NodeClaim with its age at this time, in seconds since the epoch."""
-        return replace(self.claim, age=max(0.0, now - self.created))
-
-
 def training(request: Request) -> ListWatch[Training]:
     """Return the list of the run's training job. It is never cached, because every decision depends on the job."""
     return ListWatch(
-        path=training_jobs(request),
+        path=backends.of(request).path(request.namespace),
         selectors=(("fieldSelector", f"metadata.name={request.training_job}"),),
         convert=lambda item: backends.of(request).parse(item, request.run_id),
         cached=False,
     )
-
-
-def training_jobs(request: Request) -> str:
-    """Return the path of the training jobs in the run's namespace."""
-    return backends.of(request).path(request.namespace)
 
 
 def own_pods(request: Request) -> ListWatch[Pod]:
@@ -72,33 +54,18 @@ def foreign_pods(request: Request, near: Callable[[str], bool]) -> ListWatch[Pod
     )
 
 
-def nodes(request: Request) -> ListWatch[Node]:
-    """Return the list of the pool's nodes."""
-    return nodes_with(request.pool.node_selector)
-
-
-def nodes_with(labels: Mapping[str, str]) -> ListWatch[Node]:
+def nodes(labels: Mapping[str, str]) -> ListWatch[Node]:
     """Return the list of nodes with these labels."""
     selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
     return ListWatch(path="/api/v1/nodes", selectors=(("labelSelector", selector),), convert=observe.node)
 
 
-def claims(request: Request) -> ListWatch[Aging]:
-    """Return the list of the pool's NodeClaims."""
-    return claims_of(request.pool.name)
-
-
-def claims_of(pool: str) -> ListWatch[Aging]:
+def claims(pool: str) -> ListWatch[Claim]:
     """Return the list of the NodeClaims of this NodePool."""
-
-    def convert(item: JsonObject) -> Aging:
-        created = observe.seconds(item["metadata"].get("creationTimestamp"))
-        return Aging(claim=observe.claim(item, created), created=created)
-
     return ListWatch(
         path="/apis/karpenter.sh/v1/nodeclaims",
         selectors=(("labelSelector", f"{names.LABEL_NODEPOOL}={pool}"),),
-        convert=convert,
+        convert=observe.claim,
     )
 
 

@@ -37,7 +37,7 @@ from launcher.capacity import Count, GiveUp, Submit, Wait, count, decide, is_pla
 from launcher.manifests import stamp
 from launcher.observe import PATIENCE_SECONDS, Claim, Observation, Pod, Training
 from launcher.outcome import JobFailure, gang, is_live, job_failure, workers
-from launcher.progress import Failure, Progress
+from launcher.progress import Failure, Loss, Progress
 from launcher.request import Request
 from trainyard.k8s import names
 
@@ -99,7 +99,7 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
         progress=progress,
         seen_at=seen.now,
         idle=min(len(counted.usable), request.max_nodes),
-        ordered=orders(seen.claims, seen.now, started),
+        ordered=orders(seen.claims, started),
         complete=node_release.complete_at(candidate, seen, memory.complete),
     )
     decision = decide(candidate, seen, counted, started=started, quorum_since=memory.quorum_since)
@@ -175,13 +175,13 @@ def _hold(candidate: Request, step: Step, progress: Progress, seen: Observation)
     if late and not seen.fresh:
         return replace(step, actions=(Recount(),))
     known = {loss.uid for loss in progress.released}
-    new = tuple(node_release.loss(one) for one in late if one.claim.uid not in known)
+    new = tuple(
+        Loss(uid=each.uid, message=each.reason)
+        for each in late
+        if isinstance(each, ReleaseNode) and each.uid not in known
+    )
     progress = replace(progress, released=(*progress.released, *new))
-    back: list[Action] = []
-    for one in late:
-        back += [ReleaseNode(claim=one.claim.name, uid=one.claim.uid, reason=node_release.loss(one).message)]
-        back += remove(one.placeholders)
-    actions = (*back, *hold_nodes(candidate, seen, progress, target(candidate, seen)))
+    actions = (*late, *hold_nodes(candidate, seen, progress, target(candidate, seen)))
     return replace(step, memory=replace(step.memory, progress=progress), actions=actions)
 
 
@@ -449,10 +449,10 @@ def _stuck(candidate: Request, left: tuple[Pod, ...]) -> str:
     )
 
 
-def orders(claims: Iterable[Claim], now: float, since: float) -> dict[str, float]:
+def orders(claims: Iterable[Claim], since: float) -> dict[str, float]:
     """Return the creation times of NodeClaims after `since`, by node, in seconds since the epoch."""
-    ordered = {claim.node: now - claim.age for claim in claims if claim.node}
-    return {node: moment for node, moment in ordered.items() if moment >= since - _ROUNDING_SECONDS}
+    earliest = since - _ROUNDING_SECONDS
+    return {claim.node: claim.created for claim in claims if claim.node and claim.created >= earliest}
 
 
 def slowest_start(workers: Iterable[Pod], ordered: Mapping[str, float]) -> str:

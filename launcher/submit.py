@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from launcher.gateway import KubernetesGateway
+from launcher.gateway import Gateway
 from launcher.request import RequestError, parse_request
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, ApiUnavailable
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"submit: {error}", file=sys.stderr)
         return names.EXIT_BAD_REQUEST
     try:
-        name = KubernetesGateway(connect_in_pod_or_outside(), time.time).create_job(job)
+        name = Gateway(connect_in_pod_or_outside(), time.time).create_job(job)
     except (ApiError, ApiUnavailable) as error:
         print(f"submit: {error}", file=sys.stderr)
         return names.EXIT_API_ERROR

@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import Any
 
 from launcher.capacity import count
-from launcher.gateway import KubernetesGateway
+from launcher.gateway import Gateway
 from launcher.loop import POLL_SECONDS, Launcher
 from launcher.observe import Observation
 from launcher.request import Request
@@ -35,7 +35,7 @@ _LONGEST_SECONDS = 60.0
 _EPOCH = 1_800_000_000.0
 
 
-class TimedGateway(KubernetesGateway):
+class TimedGateway(Gateway):
     """The real gateway, with the monotonic moments of the first look that saw MIN and of the training's answer."""
 
     def __init__(self, rest: Client) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from launcher.gateway import KubernetesGateway
+from launcher.gateway import Gateway
 from launcher.loop import POLL_SECONDS, Launcher
 from launcher.request import Request
 from tests.benchmarks import api_process
@@ -62,7 +62,7 @@ def waiting(process: ApiProcess, least: int, present: int) -> Iterator[Server]:
     )
     with process.server(SPEED) as server:
         server.call(api_process.put_nodes, present)
-        with closing(KubernetesGateway(server.client(hurried), lambda: _EPOCH + simulated())) as gateway:
+        with closing(Gateway(server.client(hurried), lambda: _EPOCH + simulated())) as gateway:
             launcher = Launcher(
                 request,
                 "launch-r1",

@@ -127,15 +127,15 @@ class ClusterReader:
             _NO_CACHE if fresh else PODS_SECONDS,
             lambda: read(sources.unfinished_pods(), cached=not fresh),
         )
-        nodes = read(sources.nodes_with({names.LABEL_NODEPOOL: name}), cached=not fresh)
-        claims = read(sources.claims_of(name), cached=not fresh)
+        nodes = read(sources.nodes({names.LABEL_NODEPOOL: name}), cached=not fresh)
+        claims = read(sources.claims(name), cached=not fresh)
         node_class = observe.reserved_class(item)
         found = self._objects.get(f"{_NODE_CLASS}{quote(node_class, safe='')}") if node_class else None
         return Observation(
             now=now,
             fresh=fresh,
             nodes=tuple(nodes),
-            claims=tuple(each.at(now) for each in claims),
+            claims=tuple(claims),
             pool=observe.node_pool(item, found),
             pods=tuple(pods),
             warnings=tuple(warnings),

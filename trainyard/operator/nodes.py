@@ -16,10 +16,10 @@ from math import ceil
 from typing import Any, Final
 
 from launcher import capacity, manifests, node_release, observe
-from launcher.actions import Hold, Remove, placeholders
+from launcher.actions import Hold, ReleaseNode, Remove, placeholders
 from launcher.capacity import Count, GiveUp, Submit, shortfall
 from launcher.manifests import Owner, add_mark, mark, stamp
-from launcher.observe import NodePool, Observation, Pod
+from launcher.observe import NodePool, Observation
 from launcher.progress import Progress
 from launcher.request import Placeholder, Pool, Request
 from launcher.state_machine import hold_nodes, is_of_this_wait
@@ -196,9 +196,8 @@ def _decide(
         for each in actions
         if isinstance(each, Hold)
     ]
-    released = [_delete("NodeClaim", each.claim.name, each.claim.uid) for each in late]
-    removed: list[Pod | Remove] = [pod for each in late for pod in each.placeholders]
-    removed += [each for each in actions if isinstance(each, Remove)]
+    released = [_delete("NodeClaim", each.claim, each.uid) for each in late if isinstance(each, ReleaseNode)]
+    removed = [each for each in (*late, *actions) if isinstance(each, Remove)]
     reason = n.REASON_WAITING_FOR_NODES if decision.since is None else n.REASON_HOLDING_FOR_MORE
     message = f"{len(counted.usable)} of {request.max_nodes} nodes: {missing}"
     created = (each["metadata"]["name"] for each in creations)
@@ -262,9 +261,8 @@ def _observe(
 
 def _impossible(attempt: AttemptSpec, request: JobRequest, seen: Observation, since: float) -> str:
     """Return why the pool can never fit the job, whose wait began at `since`; "" if it may."""
-    failure = capacity.preflight(request, seen, since)
-    if failure is not None:
-        return failure.reason
+    if problem := capacity.preflight(request, seen, since):
+        return problem
     return taint_problem(attempt, seen.pool) if seen.pool is not None else ""
 
 

@@ -128,13 +128,13 @@ def test_requests_that_come_with_every_round_show(
     monkeypatch.setattr(waits, "SPEED", 100.0)
     monkeypatch.setattr(waits, "SETTLING", 2.0)
     monkeypatch.setattr(waits, "QUIET", (10.0, 20.0))
-    real = waits.KubernetesGateway.observe
+    real = waits.Gateway.observe
 
     def asking(self: TimedGateway, request: Request, *, fresh: bool) -> Any:
         real(self, request, fresh=True)
         return real(self, request, fresh=fresh)
 
-    monkeypatch.setattr(waits.KubernetesGateway, "observe", asking)
+    monkeypatch.setattr(waits.Gateway, "observe", asking)
     short, long = waits.quiet(process)
     assert long["other"] > short["other"] + 8
 

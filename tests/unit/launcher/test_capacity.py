@@ -163,17 +163,14 @@ def test_requests_match_the_scheduler() -> None:
 
 def test_a_ceiling_below_the_minimum_is_hopeless_at_once(request_: Request) -> None:
     three = dataclasses.replace(request_, min_nodes=3)
-    answer = preflight(three, seen([], limit="8"), NOW)
+    few = seen([], limit="8")
+    problem = "3 nodes are needed, but the limit of NodePool small is 8 nvidia.com/gpu, which is 2 nodes"
+    assert problem in preflight(three, few, NOW)
+    answer = decide(three, few, count(three, few), started=NOW, quorum_since=None)
     assert isinstance(answer, GiveUp)
-    assert answer.code == names.EXIT_IMPOSSIBLE
-    assert (
-        "3 nodes are needed, but the limit of NodePool small is 8 nvidia.com/gpu, which is 2 nodes"
-        in answer.reason
-    )
-    assert preflight(request_, seen([], limit="8"), NOW) is None
-    absent = preflight(request_, seen([], pool=None), NOW)
-    assert isinstance(absent, GiveUp)
-    assert "there is no NodePool small" in absent.reason
+    assert (answer.code, problem in answer.reason) == (names.EXIT_IMPOSSIBLE, True)
+    assert preflight(request_, few, NOW) == ""
+    assert "there is no NodePool small" in preflight(request_, seen([], pool=None), NOW)
 
 
 def choice(request: Request, observation: Observation, waited: float, quorum: float | None = None) -> Any:
@@ -379,33 +376,29 @@ def test_preflight_other_type_or_zone_gives_up(
         return observe.node_pool({"spec": {"template": {"spec": {"requirements": requirements}}}})
 
     refused = preflight(request_, seen([], pool=pool(value)), NOW)
-    assert refused is not None
-    assert refused.code == names.EXIT_IMPOSSIBLE
-    assert f"NodePool small has {key} {expected}" in refused.reason
+    assert f"NodePool small has {key} {expected}" in refused
     right = {"g5.12xlarge", "us-west-2b"}
-    assert preflight(request_, seen([], pool=pool(value, *right)), NOW) is None
-    assert preflight(request_, seen([], pool=pool(value, operator="NotIn")), NOW) is None
+    assert preflight(request_, seen([], pool=pool(value, *right)), NOW) == ""
+    assert preflight(request_, seen([], pool=pool(value, operator="NotIn")), NOW) == ""
 
 
 @pytest.mark.parametrize(
-    ("reason", "age", "code"),
+    ("reason", "age", "problem"),
     [
-        ("NodeClassNotFound", 10, names.EXIT_IMPOSSIBLE),
-        ("NodeClassTerminating", 10, names.EXIT_IMPOSSIBLE),
-        ("NodeClassNotFound", 9, None),
-        ("SubnetsNotFound", 1000, None),
+        ("NodeClassNotFound", 10, "NodePool small is not ready: no class; check its EC2NodeClass"),
+        ("NodeClassTerminating", 10, "NodePool small is not ready: no class; check its EC2NodeClass"),
+        ("NodeClassNotFound", 9, ""),
+        ("SubnetsNotFound", 1000, ""),
     ],
 )
 def test_preflight_missing_node_class_gives_up(
-    request_: Request, reason: str, age: float, code: int | None
+    request_: Request, reason: str, age: float, problem: str
 ) -> None:
     condition = {"type": "NodeClassReady", "status": "False", "reason": reason, "message": "no class"}
     since = {"lastTransitionTime": manifests.stamp(NOW - age)}
     ready = {"type": "Ready", "status": "False", "message": "NodeClassReady=False"}
     pool = observe.node_pool({"status": {"conditions": [{**condition, **since}, ready]}})
-    refused = preflight(request_, seen([], pool=pool), NOW)
-    assert (refused.code if refused else None) == code
-    assert refused is None or "NodePool small is not ready: no class" in refused.reason
+    assert preflight(request_, seen([], pool=pool), NOW) == problem
 
 
 @pytest.mark.parametrize(

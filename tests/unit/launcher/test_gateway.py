@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from components.training import launcher_rules
-from launcher import sources
+from launcher import backends
 from launcher.backends import trainjob
-from launcher.gateway import AT_ONCE, KubernetesGateway
+from launcher.gateway import AT_ONCE, Gateway
 from launcher.lease import RunLease
 from launcher.loop import POLL_SECONDS, UNAVAILABLE_SECONDS, Launcher
 from launcher.manifests import Owner
@@ -34,14 +34,18 @@ POOL = "/apis/karpenter.sh/v1/nodepools/small"
 BUSY = (503, {}, b"not json")
 
 
+def built(request: Request) -> dict[str, Any]:
+    return backends.of(request).build(request, 2, "", 0)
+
+
 @pytest.fixture
-def gateway(api: FakeApi) -> Iterator[KubernetesGateway]:
-    with closing(KubernetesGateway(api.client(), time.time)) as made:
+def gateway(api: FakeApi) -> Iterator[Gateway]:
+    with closing(Gateway(api.client(), time.time)) as made:
         yield made
 
 
-def pod(name: str) -> dict[str, Any]:
-    return {"metadata": {"name": name}}
+def named(name: str, kind: str = "Pod", **meta: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "training", **meta}}
 
 
 def test_client_403_of_starting_server_is_retried(api: FakeApi) -> None:
@@ -50,7 +54,7 @@ def test_client_403_of_starting_server_is_retried(api: FakeApi) -> None:
     assert api.client().request("GET", POOL)["metadata"]["name"] == "small"
     api.unready = 2
     body = {"metadata": {"generateName": "launch-", "namespace": "training"}}
-    KubernetesGateway(api.client(), time.time).create_job(body)
+    Gateway(api.client(), time.time).create_job(body)
     assert len(api.names("/apis/batch/v1/namespaces/training/jobs")) == 2  # beside that of every test
     api.unready = 1_000_000
     with pytest.raises(ApiUnavailable, match="403 Forbidden"):
@@ -58,9 +62,9 @@ def test_client_403_of_starting_server_is_retried(api: FakeApi) -> None:
 
 
 def test_create_with_lost_answer_creates_one_object(api: FakeApi, request_: Request) -> None:
-    gateway = KubernetesGateway(api.client(), time.time)
+    gateway = Gateway(api.client(), time.time)
     api.faults, api.after = [None], True
-    assert gateway.create_training(request_, pod("train-r1")) is False
+    assert gateway.create_training(request_, built(request_)) is False
     assert api.names(JOBS) == ["train-r1"]
 
 
@@ -72,20 +76,20 @@ def test_create_with_lost_answer_creates_one_object(api: FakeApi, request_: Requ
     ],
 )
 def test_trainjob_before_its_runtime_is_seen_is_a_conflict(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request, message: str, expected: int
+    api: FakeApi, gateway: Gateway, request_: Request, message: str, expected: int
 ) -> None:
     request_ = dataclasses.replace(request_, backend="trainjob")
     refusal = {"kind": "Status", "code": 403, "reason": "Forbidden", "message": message}
     # The client asks whether the server is ready, and then once more.
     api.faults = [(403, {}, json.dumps(refusal).encode())] * 3
     with pytest.raises(ApiError, match=message) as caught:
-        gateway.create_training(request_, pod("train-r1"))
+        gateway.create_training(request_, built(request_))
     assert caught.value.status == expected
-    assert gateway.create_training(request_, pod("train-r1")) is True
+    assert gateway.create_training(request_, built(request_)) is True
 
 
 def test_a_job_without_a_name_is_never_created_twice(api: FakeApi) -> None:
-    gateway = KubernetesGateway(api.client(), time.time)
+    gateway = Gateway(api.client(), time.time)
     api.faults, api.after = [BUSY], True
     with pytest.raises(ApiUnavailable):
         gateway.create_job({"metadata": {"generateName": "launch-", "namespace": "training"}})
@@ -96,7 +100,7 @@ def test_a_job_without_a_name_is_never_created_twice(api: FakeApi) -> None:
 
 
 def test_a_deletion_takes_exactly_the_pod_that_was_meant(api: FakeApi, request_: Request) -> None:
-    gateway = KubernetesGateway(api.client(), time.time)
+    gateway = Gateway(api.client(), time.time)
     api.put(f"{PODS}/hold-r1-0", {"metadata": {"name": "hold-r1-0", "uid": "new"}})
     gateway.delete_pods(request_, [("hold-r1-0", "old")])
     assert api.names(PODS) == ["hold-r1-0"]
@@ -107,12 +111,12 @@ def test_a_deletion_takes_exactly_the_pod_that_was_meant(api: FakeApi, request_:
 
 @pytest.mark.parametrize("number", [AT_ONCE, 5 * AT_ONCE])
 def test_pods_are_made_and_deleted_many_at_a_time(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request, number: int
+    api: FakeApi, gateway: Gateway, request_: Request, number: int
 ) -> None:
     threads = set()
     api.on_request = lambda _method, _path: threads.add(threading.get_ident())
     names = [f"hold-r1-{index}" for index in range(number)]
-    gateway.create_pods(request_, [{"metadata": {"name": name, "uid": f"uid of {name}"}} for name in names])
+    gateway.create_pods([named(name, uid=f"uid of {name}") for name in names])
     assert api.names(PODS) == sorted(names)
     assert 1 <= len(threads) <= AT_ONCE
     assert (len(threads) > 1) == (number > AT_ONCE), "few are done one after another, many are not"
@@ -120,12 +124,10 @@ def test_pods_are_made_and_deleted_many_at_a_time(
     assert api.names(PODS) == []
 
 
-def test_refusal_of_one_of_many_pods_is_reported(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request
-) -> None:
+def test_refusal_of_one_of_many_pods_is_reported(api: FakeApi, gateway: Gateway, request_: Request) -> None:
     names = [f"hold-r1-{index}" for index in range(3 * AT_ONCE)]
     api.refused = {("DELETE", f"{PODS}/hold-r1-0")}
-    gateway.create_pods(request_, [{"metadata": {"name": name, "uid": name}} for name in names])
+    gateway.create_pods([named(name, uid=name) for name in names])
     with pytest.raises(ApiError, match="403 Forbidden"):
         gateway.delete_pods(request_, [(name, name) for name in names])
     assert "hold-r1-0" in api.names(PODS)
@@ -135,10 +137,10 @@ def test_refusal_of_one_of_many_pods_is_reported(
     ("backend", "propagation"), [("pytorchjob", "Foreground"), ("trainjob", "Background")]
 )
 def test_delete_training_uses_uid_and_propagation(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request, backend: str, propagation: str
+    api: FakeApi, gateway: Gateway, request_: Request, backend: str, propagation: str
 ) -> None:
     request_ = dataclasses.replace(request_, backend=backend)
-    jobs = sources.training_jobs(request_)
+    jobs = backends.of(request_).path(request_.namespace)
     api.put(f"{jobs}/train-r1", {"metadata": {"name": "train-r1", "uid": "new"}})
     gateway.delete_training(request_, "old")
     assert api.names(jobs) == ["train-r1"]
@@ -161,7 +163,7 @@ def asked(method: str, path: str, query: dict[str, str]) -> tuple[str | None, st
 
 @pytest.mark.parametrize("backend", ["pytorchjob", "trainjob"])
 def test_the_launcher_may_do_exactly_what_it_asks_for(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request, backend: str
+    api: FakeApi, gateway: Gateway, request_: Request, backend: str
 ) -> None:
     request_ = dataclasses.replace(request_, backend=backend)
     gateway.owner(request_, "launch-r1")
@@ -169,19 +171,19 @@ def test_the_launcher_may_do_exactly_what_it_asks_for(
     gateway.observe(request_, fresh=True)
     gateway.observe(request_, fresh=False)
     until(lambda: len(api.asked("watch")) == 7)
-    gateway.create_pods(request_, [pod("hold-r1-0")])
+    gateway.create_pods([named("hold-r1-0")])
     gateway.delete_pods(request_, [("hold-r1-0", "uid")])
     owner = Owner(name="launch-r1", uid="u")
     if backend == "trainjob":
         gateway.apply_runtime(trainjob.runtime(request_, 2, 0, owner))
-    gateway.create_training(request_, pod("train-r1"))
+    gateway.create_training(request_, built(request_))
     gateway.annotate_training(request_, "uid", {})
     gateway.delete_training(request_, "uid")
     gateway.delete_claim("small-x", "uid")
     lease = RunLease(gateway, request_, owner, "pod", time.time, time.time)
     lease.take()
     lease.write(None)
-    gateway.record(request_, pod("event"))
+    gateway.record(named("event", "Event"))
     granted = {
         (rule.namespace, group, resource, verb)
         for rule in launcher_rules(backend)
@@ -194,7 +196,7 @@ def test_the_launcher_may_do_exactly_what_it_asks_for(
     assert {asked(method, path, query) for method, path, query in api.requests} | created == granted
 
 
-def launcher(gateway: KubernetesGateway, request: Request) -> tuple[Launcher, list[str]]:
+def launcher(gateway: Gateway, request: Request) -> tuple[Launcher, list[str]]:
     said: list[str] = []
     return Launcher(request, "launch-r1", gateway, log_line=said.append, poll_seconds=0.02), said
 
@@ -208,9 +210,7 @@ def add_node(api: FakeApi, name: str) -> None:
     api.put(f"/api/v1/nodes/{name}", node(name))
 
 
-def test_fresh_lists_have_foreign_pending_pods(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request
-) -> None:
+def test_fresh_lists_have_foreign_pending_pods(api: FakeApi, gateway: Gateway, request_: Request) -> None:
     add_claim(api)
     for name, pool in (("wants-one", "small"), ("wants-none", "large")):
         spec = {"containers": [], "nodeSelector": {names.LABEL_NODEPOOL: pool}}
@@ -221,7 +221,7 @@ def test_fresh_lists_have_foreign_pending_pods(
     }
     assert seen == {False: [], True: ["wants-one"]}
     # Once there is a training, too: at its end machines may be on their way.
-    api.put(f"{JOBS}/train-r1", pod("train-r1"))
+    api.put(f"{JOBS}/train-r1", named("train-r1"))
     found = gateway.observe(request_, fresh=True)
     assert [pod.name for pod in found.pods] == ["wants-one"]
     assert [claim.name for claim in found.claims] == ["small-1"]
@@ -234,9 +234,7 @@ def add_claim(api: FakeApi) -> None:
     api.put("/apis/karpenter.sh/v1/nodeclaims/small-1", {"metadata": meta})
 
 
-def test_fresh_lists_read_nodeclaims_after_nodes(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request
-) -> None:
+def test_fresh_lists_read_nodeclaims_after_nodes(api: FakeApi, gateway: Gateway, request_: Request) -> None:
     nodes, claims = "/api/v1/nodes", "/apis/karpenter.sh/v1/nodeclaims"
     asked: list[str] = []
 
@@ -256,9 +254,7 @@ def test_fresh_lists_read_nodeclaims_after_nodes(
     assert {node.name for node in seen.nodes} <= {claim.node for claim in seen.claims}
 
 
-def test_run_submits_existing_nodes_and_cleans_up(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request
-) -> None:
+def test_run_submits_existing_nodes_and_cleans_up(api: FakeApi, gateway: Gateway, request_: Request) -> None:
     def react(method: str, path: str) -> None:
         if method == "POST" and path == PODS:
             for name in "abcd":
@@ -297,7 +293,7 @@ def test_held_run_reports_each_state_once(api: FakeApi, request_: Request) -> No
             api.put(f"{JOBS}/train-r1", {**job, "status": failed})
 
     api.on_request = react
-    with closing(KubernetesGateway(api.client(), lambda: 10 * time.monotonic())) as gateway:
+    with closing(Gateway(api.client(), lambda: 10 * time.monotonic())) as gateway:
         runner, said = launcher(gateway, dataclasses.replace(request_, hold_seconds=1))
         assert runner.run() == names.EXIT_TRAINING_FAILED
     reported = [line.split("state=")[1].split()[0] for line in said]
@@ -308,9 +304,7 @@ def test_held_run_reports_each_state_once(api: FakeApi, request_: Request) -> No
     assert "exit code 20" in said[-1]
 
 
-def test_run_impossible_minimum_creates_nothing(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request
-) -> None:
+def test_run_impossible_minimum_creates_nothing(api: FakeApi, gateway: Gateway, request_: Request) -> None:
     api.objects[POOL]["spec"]["limits"]["nvidia.com/gpu"] = "4"
     runner, said = launcher(gateway, request_)
     began = time.monotonic()
@@ -320,25 +314,21 @@ def test_run_impossible_minimum_creates_nothing(
     assert not [path for method, path, _ in api.requests if method == "POST" and path in (PODS, JOBS)]
 
 
-def test_what_the_cluster_lacks_is_named(api: FakeApi, gateway: KubernetesGateway, request_: Request) -> None:
+def test_what_the_cluster_lacks_is_named(api: FakeApi, gateway: Gateway, request_: Request) -> None:
     del api.objects["/apis/scheduling.k8s.io/v1/priorityclasses/trainyard-worker"]
     runner, said = launcher(gateway, request_)
     assert runner.run() == names.EXIT_IMPOSSIBLE
     assert "the cluster has no PriorityClass trainyard-worker" in said[-1]
 
 
-def test_a_signal_removes_the_placeholders(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request
-) -> None:
+def test_a_signal_removes_the_placeholders(api: FakeApi, gateway: Gateway, request_: Request) -> None:
     runner, _ = launcher(gateway, request_)
     api.on_request = lambda method, path: runner.stopping.set() if len(api.names(PODS)) == 3 else None
     assert runner.run() == names.EXIT_STOPPED
     assert api.names(PODS) == []
 
 
-def test_a_refused_training_leaves_no_placeholder(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request
-) -> None:
+def test_a_refused_training_leaves_no_placeholder(api: FakeApi, gateway: Gateway, request_: Request) -> None:
     def react(method: str, path: str) -> None:
         if method == "POST" and path == PODS:
             for name in "abcd":
@@ -358,7 +348,7 @@ def test_a_refused_training_leaves_no_placeholder(
 
 
 def test_a_second_launcher_adopts_the_first_ones_training(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request
+    api: FakeApi, gateway: Gateway, request_: Request
 ) -> None:
     labels = {"trainyard.dev/run": "r1", "app.kubernetes.io/managed-by": "trainyard-launcher"}
     job = {"metadata": {"name": "train-r1", "labels": labels}, "spec": {}}
@@ -370,7 +360,7 @@ def test_a_second_launcher_adopts_the_first_ones_training(
 
 
 def test_an_outage_is_waited_out(api: FakeApi, request_: Request) -> None:
-    impatient = KubernetesGateway(api.client(retry=RetryPolicy(timeout=0.02, initial_delay=0.01)), time.time)
+    impatient = Gateway(api.client(retry=RetryPolicy(timeout=0.02, initial_delay=0.01)), time.time)
     runner = Launcher(request_, "launch-r1", impatient, log_line=lambda _: None, poll_seconds=0.01)
     api.faults = [BUSY] * 12
     api.on_request = lambda method, path: runner.stopping.set() if api.names(PODS) else None
@@ -384,7 +374,7 @@ def test_an_outage_is_waited_out(api: FakeApi, request_: Request) -> None:
 def test_run_obeys_retry_after(api: FakeApi, request_: Request, said: str, kept: float) -> None:
     now = 0.0
 
-    class Woken(KubernetesGateway):
+    class Woken(Gateway):
         """Something changes every seven seconds."""
 
         def wait(self, timeout: float) -> None:

@@ -18,13 +18,14 @@ import pytest
 
 from launcher import __main__ as program
 from launcher import wakeup
-from launcher.gateway import KubernetesGateway
+from launcher.gateway import Gateway
 from launcher.loop import Launcher
 from launcher.observe import Observation, Pod
 from launcher.request import Request
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi, serving, until
 from tests.unit.launcher.cluster import JOBS, NODES, PODS, put_claim, put_node, put_pod, put_training
+from tests.unit.launcher.test_gateway import built
 from trainyard.k8s import kubeconfig, names
 from trainyard.k8s.client import ApiError
 
@@ -41,8 +42,8 @@ def api() -> Iterator[FakeApi]:
 
 
 @pytest.fixture
-def gateway(api: FakeApi) -> Iterator[KubernetesGateway]:
-    with closing(KubernetesGateway(api.client(), lambda: NOW)) as made:
+def gateway(api: FakeApi) -> Iterator[Gateway]:
+    with closing(Gateway(api.client(), lambda: NOW)) as made:
         yield made
 
 
@@ -60,9 +61,7 @@ def contents(seen: Observation) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_the_copy_shows_what_fresh_lists_show(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request
-) -> None:
+def test_the_copy_shows_what_fresh_lists_show(api: FakeApi, gateway: Gateway, request_: Request) -> None:
     chance = random.Random(7)  # noqa: S311
     for step in range(24):
         on = f"n{chance.randint(0, 5)}"
@@ -98,7 +97,7 @@ def test_the_copy_shows_what_fresh_lists_show(
 
 
 def test_of_the_pods_those_are_kept_that_concern_the_run(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request
+    api: FakeApi, gateway: Gateway, request_: Request
 ) -> None:
     put_node(api, "here")
     put_node(api, "there", "other")
@@ -126,15 +125,6 @@ def test_of_the_pods_those_are_kept_that_concern_the_run(
         assert pods["on-a-node"].annotations == {}
 
 
-def test_a_claim_grows_older_though_nothing_tells_of_it(api: FakeApi, request_: Request) -> None:
-    put_claim(api, "small-1", "")
-    ticks = itertools.count(1_800_000_000)
-    with closing(KubernetesGateway(api.client(), lambda: float(next(ticks)))) as gateway:
-        ages = [gateway.observe(request_, fresh=False).claims[0].age for _ in range(3)]
-    assert ages[1] - ages[0] == ages[2] - ages[1] == 1.0
-    assert ages[0] == 1_800_000_000 - 1_793_534_400  # 2026-11-01T12:00:00Z
-
-
 def waited_out(api: FakeApi, request: Request, deadline: int) -> tuple[int, int]:
     """(rounds, requests) of a run that waits for nodes until its deadline, in a time that passes quickly."""
     seconds = itertools.count(int(NOW))
@@ -146,7 +136,7 @@ def waited_out(api: FakeApi, request: Request, deadline: int) -> tuple[int, int]
         return float(next(seconds))
 
     before = len(api.requests)
-    with closing(KubernetesGateway(api.client(), clock)) as gateway:
+    with closing(Gateway(api.client(), clock)) as gateway:
         runner = Launcher(
             dataclasses.replace(request, deadline_seconds=deadline),
             "launch-r1",
@@ -189,7 +179,7 @@ def changes(api: FakeApi) -> dict[str, Callable[[], object]]:
 
 
 def test_each_change_is_known_within_a_fifth_of_a_second(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request, monkeypatch: pytest.MonkeyPatch
+    api: FakeApi, gateway: Gateway, request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wakeup, "SETTLE_SECONDS", 0.0)
     took: dict[str, float] = {}
@@ -210,7 +200,7 @@ def test_each_change_is_known_within_a_fifth_of_a_second(
 
 
 def test_what_concerns_nobody_here_ends_no_wait(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request, monkeypatch: pytest.MonkeyPatch
+    api: FakeApi, gateway: Gateway, request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wakeup, "SETTLE_SECONDS", 0.0)
     put_node(api, "a")
@@ -228,7 +218,7 @@ def test_what_concerns_nobody_here_ends_no_wait(
 
 
 def test_what_was_observed_already_ends_no_wait(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request, monkeypatch: pytest.MonkeyPatch
+    api: FakeApi, gateway: Gateway, request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wakeup, "SETTLE_SECONDS", 0.0)
     gateway.observe(request_, fresh=False)
@@ -244,9 +234,7 @@ def test_what_was_observed_already_ends_no_wait(
         assert time.monotonic() - began >= 0.04
 
 
-def test_a_change_during_a_round_is_not_slept_over(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request
-) -> None:
+def test_a_change_during_a_round_is_not_slept_over(api: FakeApi, gateway: Gateway, request_: Request) -> None:
     gateway.observe(request_, fresh=False)
     until(lambda: api.watching == SOURCES)
     gateway.observe(request_, fresh=False)
@@ -258,7 +246,7 @@ def test_a_change_during_a_round_is_not_slept_over(
 
 
 def test_flapping_nodes_make_twenty_rounds_a_second_at_most(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request
+    api: FakeApi, gateway: Gateway, request_: Request
 ) -> None:
     gateway.observe(request_, fresh=False)
     until(lambda: api.watching == SOURCES)
@@ -284,7 +272,7 @@ def test_flapping_nodes_make_twenty_rounds_a_second_at_most(
     assert api.version > 40
 
 
-def test_a_signal_ends_a_wait_at_once(gateway: KubernetesGateway) -> None:
+def test_a_signal_ends_a_wait_at_once(gateway: Gateway) -> None:
     before = signal.signal(signal.SIGUSR1, lambda *_: gateway.wake())
     try:
         for delay in (0.0, 0.02):
@@ -328,7 +316,7 @@ def _reads_of_training(api: FakeApi) -> int:
 
 
 def test_a_training_is_never_forgotten_because_a_watch_lags(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request
+    api: FakeApi, gateway: Gateway, request_: Request
 ) -> None:
     gateway.observe(request_, fresh=False)
     until(lambda: api.watching == SOURCES)
@@ -350,17 +338,17 @@ def test_a_training_is_never_forgotten_because_a_watch_lags(
 
 
 def test_created_training_is_read_although_its_watch_lags(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request
+    api: FakeApi, gateway: Gateway, request_: Request
 ) -> None:
     gateway.observe(request_, fresh=True)
     gateway.observe(request_, fresh=False)
     until(lambda: api.watching == SOURCES)
     api.mute = True
-    gateway.create_training(request_, {"metadata": {"name": "train-r1"}})
+    gateway.create_training(request_, built(request_))
     assert gateway.observe(request_, fresh=False).training is not None
 
 
-def test_watches_with_training_are_two(api: FakeApi, gateway: KubernetesGateway, request_: Request) -> None:
+def test_watches_with_training_are_two(api: FakeApi, gateway: Gateway, request_: Request) -> None:
     put_node(api, "a")
     gateway.observe(request_, fresh=False)
     until(lambda: api.watching == SOURCES)
@@ -373,7 +361,7 @@ def test_watches_with_training_are_two(api: FakeApi, gateway: KubernetesGateway,
 
 
 def test_observe_existing_training_reads_no_cluster(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request
+    api: FakeApi, gateway: Gateway, request_: Request
 ) -> None:
     put_training(api)
     api.cached_version = 100  # a cache that lags shows nothing of it
@@ -383,7 +371,7 @@ def test_observe_existing_training_reads_no_cluster(
 
 
 def test_another_pool_is_watched_instead_of_the_first(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request
+    api: FakeApi, gateway: Gateway, request_: Request
 ) -> None:
     put_node(api, "a")
     put_node(api, "b", "large")
@@ -401,7 +389,7 @@ def test_another_pool_is_watched_instead_of_the_first(
     assert [api.asked("watch").count(path) for path in paths] == [1, 1, 1, 2]
 
 
-def test_refused_watch_raises_refusal(api: FakeApi, gateway: KubernetesGateway, request_: Request) -> None:
+def test_refused_watch_raises_refusal(api: FakeApi, gateway: Gateway, request_: Request) -> None:
     api.refused = {("GET", NODES)}
     with pytest.raises(ApiError, match="GET /api/v1/nodes: 403 Forbidden"):
         gateway.observe(request_, fresh=False)
@@ -409,7 +397,7 @@ def test_refused_watch_raises_refusal(api: FakeApi, gateway: KubernetesGateway, 
 
 def test_closing_ends_every_thread(api: FakeApi, request_: Request) -> None:
     before = set(threading.enumerate())
-    gateway = KubernetesGateway(api.client(), time.time)
+    gateway = Gateway(api.client(), time.time)
     gateway.observe(request_, fresh=False)
     until(lambda: api.watching == SOURCES)
     mine = {thread for thread in threading.enumerate() if thread.name.startswith("watch ")} - before

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from launcher.gateway import KubernetesGateway
+from launcher.gateway import Gateway
 from launcher.loop import Launcher
 from launcher.request import Request
 from tests.unit.launcher import cluster
@@ -57,7 +57,7 @@ def size(value: object, counted: set[int]) -> int:
 
 def test_informers_large_cluster_are_small_and_fast(large: FakeApi, request_: Request) -> None:
     sent = sum(len(json.dumps(item)) for item in large.objects.values())
-    with closing(KubernetesGateway(large.client(retry=RetryPolicy()), time.time)) as gateway:
+    with closing(Gateway(large.client(retry=RetryPolicy()), time.time)) as gateway:
         took = []
         gateway.observe(request_, fresh=False)
         for _ in range(10):
@@ -89,7 +89,7 @@ def decided(request: Request, nodes: int) -> float:
         pool=dataclasses.replace(request.pool, max_nodes=nodes),
     )
     api = cluster.prepare(FakeApi())
-    with serving(api), closing(KubernetesGateway(api.client(retry=RetryPolicy()), time.time)) as gateway:
+    with serving(api), closing(Gateway(api.client(retry=RetryPolicy()), time.time)) as gateway:
         for index in range(nodes - 1):
             cluster.put_node(api, f"n{index}")
         runner = Launcher(request, "launch-r1", gateway, log_line=lambda _: None)

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from launcher import lease
-from launcher.gateway import KubernetesGateway
+from launcher.gateway import Gateway
 from launcher.lease import RunLease
 from launcher.manifests import Owner, stamp
 from launcher.progress import initial_progress
@@ -33,7 +33,7 @@ class Clock:
 
 
 def run_lease(api: FakeApi, holder: str, clock: Clock, owner: Owner = OWNER) -> RunLease:
-    gateway = KubernetesGateway(api.client(), clock)
+    gateway = Gateway(api.client(), clock)
     return RunLease(gateway, asked(), owner, holder, clock, clock)
 
 
@@ -147,7 +147,7 @@ def test_lease_unreadable_progress_warns_and_starts_again(
 
 def test_run_without_renewal_does_nothing(api: FakeApi) -> None:
     clock = Clock()
-    gateway = KubernetesGateway(api.client(retry=RetryPolicy(timeout=0.05, initial_delay=0.01)), clock)
+    gateway = Gateway(api.client(retry=RetryPolicy(timeout=0.05, initial_delay=0.01)), clock)
     mine = RunLease(gateway, asked(), OWNER, "pod-a", clock, clock)
     mine.take()
     clock.now += 16

@@ -11,7 +11,7 @@ import pytest
 
 from launcher import __main__ as entry
 from launcher import lease
-from launcher.gateway import KubernetesGateway
+from launcher.gateway import Gateway
 from launcher.loop import Launcher
 from launcher.manifests import Owner, stamp
 from launcher.progress import Progress, initial_progress, loads
@@ -32,7 +32,7 @@ EVENTS = "/api/v1/namespaces/training/events"
 JOB = "/apis/batch/v1/namespaces/training/jobs/launch-r1"
 
 
-class Hurried(KubernetesGateway):
+class Hurried(Gateway):
     """A gateway whose waits end once its watches show what the server has; the clock moves on by eight seconds."""
 
     def __init__(

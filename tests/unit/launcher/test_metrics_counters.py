@@ -221,7 +221,7 @@ def test_counters_released_node_counts_once() -> None:
     counting = Counting(asked(nodeStartSeconds=60))
 
     def lost(now: float) -> Observation:
-        return dataclasses.replace(at(now), claims=(observe.claim(claim, now),))
+        return dataclasses.replace(at(now), claims=(observe.claim(claim),))
 
     assert counting.see(lost(NOW), lost(NOW + 59)).released_nodes == 0
     assert counting.see(lost(NOW + 60), lost(NOW + 61)).released_nodes == 1

@@ -45,7 +45,7 @@ def claim(name: str, age: float, at: str = "a", **meta: Any) -> Object:
 def cluster(
     claims: list[Object], nodes: list[Object], pods: list[Object] | None = None, **changes: Any
 ) -> Observation:
-    read = tuple(observe.claim(item, NOW) for item in claims)
+    read = tuple(observe.claim(item) for item in claims)
     return seen(nodes, pods, claims=read, **changes)
 
 

@@ -99,7 +99,7 @@ def test_node_pool_unready_has_cause_of_class() -> None:
 
 def starting(name: str, status: str = "True", reason: str = "Launched", message: str = "") -> observe.Claim:
     launched = {"type": "Launched", "status": status, "reason": reason, "message": message}
-    return observe.claim({"metadata": {"name": name}, "status": {"conditions": [launched]}}, NOW)
+    return observe.claim({"metadata": {"name": name}, "status": {"conditions": [launched]}})
 
 
 def test_shortfall_names_nodeclaims(

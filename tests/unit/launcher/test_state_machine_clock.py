@@ -62,7 +62,9 @@ def test_pause_after_clock_set_back_keeps_limit() -> None:
 
 
 def test_overdue_after_clock_set_back_keeps_limit(request_: Request) -> None:
-    claim = Claim(name="small-a", uid="u", node="", launched=True, initialized=False, deleting=False, age=0.0)
+    claim = Claim(
+        name="small-a", uid="u", node="", launched=True, initialized=False, deleting=False, created=BACK
+    )
     before = node_release.complete_at(request_, seen([], claims=(claim,), now=BACK), {"u": NOW})
     assert before == {"u": BACK}
 

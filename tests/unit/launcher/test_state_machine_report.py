@@ -44,8 +44,10 @@ def _item(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "namespace": "training", "labels": labels}}
 
 
-def claim(node: str, age: float) -> Claim:
-    return Claim(name=f"c-{node}", node=node, launched=True, initialized=True, deleting=False, age=age)
+def claim(node: str, created: float) -> Claim:
+    return Claim(
+        name=f"c-{node}", node=node, launched=True, initialized=True, deleting=False, created=created
+    )
 
 
 def test_slowest_start_counts_from_schedule_and_nodeclaim() -> None:
@@ -56,8 +58,8 @@ def test_slowest_start_counts_from_schedule_and_nodeclaim() -> None:
 
 
 def test_machines_that_were_there_before_do_not_count() -> None:
-    claims = [claim("a", 100), claim("b", 101), claim("c", 102), claim("", 1)]
-    ordered = state_machine.orders(claims, NOW + 100, NOW)
+    claims = [claim("a", NOW), claim("b", NOW - 1), claim("c", NOW - 2), claim("", NOW + 99)]
+    ordered = state_machine.orders(claims, NOW)
     assert ordered == {"a": NOW, "b": NOW - 1}, "a creation is noted in whole seconds"
     workers = [worker("a", placed=100, started=130), worker("c", placed=100, started=190)]
     assert state_machine.slowest_start(workers, ordered) == (
@@ -87,7 +89,7 @@ def test_started_at_is_first_container() -> None:
 
 def test_the_launcher_says_so_once_every_worker_runs(request_: Request) -> None:
     """The lists of machines are only read while it waits for them."""
-    waiting = seen([node("a"), node("b")], claims=(claim("a", 60), claim("b", 50)))
+    waiting = seen([node("a"), node("b")], claims=(claim("a", NOW - 60), claim("b", NOW - 50)))
     memory = state_machine.step(request_, Memory(progress=initial_progress(NOW - 60)), waiting).memory
     training = Training(uid="t", ours=True, nodes=2, outcome="", message="")
     both = (worker("a", placed=0, started=20), worker("b", placed=0, started=30))

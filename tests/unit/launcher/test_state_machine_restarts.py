@@ -199,7 +199,7 @@ def test_overdue_after_training_starts_again() -> None:
     request = asked(maxRestarts=3, nodeStartSeconds=60)
     bare = node("a", status__allocatable={"cpu": "47", "memory": "180Gi"})
     made = {"name": "c", "uid": "c", "creationTimestamp": "2027-01-15T07:55:00Z"}
-    claim = observe.claim({"metadata": made, "spec": made_for(), "status": {"nodeName": "a"}}, NOW)
+    claim = observe.claim({"metadata": made, "spec": made_for(), "status": {"nodeName": "a"}})
     memory = lost(request).memory
     observation = seen([bare], [], claims=(claim,))
     step = later(request, memory, 10, observation)

@@ -33,7 +33,7 @@ def cluster(request: Request, nodes: int, *, broken: bool) -> Observation:
     """So many nodes, each with its claim, a placeholder and six pods of DaemonSets."""
     names = [f"n{index}" for index in range(nodes)]
     changes = {"status__allocatable": BARE} if broken else {}
-    claims = tuple(observe.claim(claim(f"c-{name}", 1000, name), NOW) for name in names)
+    claims = tuple(observe.claim(claim(f"c-{name}", 1000, name)) for name in names)
     daemons = tuple(daemon(f"{name}-{number}", name) for name in names for number in range(6))
     pods = [placeholder(request, index, name) for index, name in enumerate(names)]
     limit = str(4 * nodes)

@@ -178,29 +178,29 @@ class Trace:
             self.world.advance(0.5)  # time passes between any two requests
         return self.world.show(request.pool.name, fresh)
 
-    def create_pods(self, request: Request, manifests: Sequence[Object]) -> None:
+    def create_pods(self, manifests: Sequence[Object]) -> None:
         for manifest in manifests:
-            self.create_pod(request, manifest)
+            self.create_pod(manifest)
 
     def delete_pods(self, request: Request, pods: Sequence[tuple[str, str]]) -> None:
         for name, uid in pods:
             self.delete_pod(request, name, uid)
 
-    def create_pod(self, request: Request, manifest: Object) -> None:
+    def create_pod(self, manifest: Object) -> None:
         self._maybe_die()
         pods, name = self.world.pods, manifest["metadata"]["name"]
         if name not in pods:
             self.versions += 1
             manifest["metadata"]["uid"] = f"uid-{self.versions}"
             pods[name] = {**manifest, "status": {"phase": "Pending"}}
-        pool = request.pool.name
+        pool = manifest["spec"]["nodeSelector"]["karpenter.sh/nodepool"]
         held = [
             pod
             for pod in pods.values()
             if pod["spec"]["nodeSelector"]["karpenter.sh/nodepool"] == pool
             and pod["status"]["phase"] not in _FINISHED
         ]
-        if len(held) > min(request.max_nodes, self.world.pools[pool].limit):
+        if len(held) > min(self.request.max_nodes, self.world.pools[pool].limit):
             self.wrong(f"{len(held)} placeholders and workers")
         asked = sum(machine.pool == pool and not machine.deleting for machine in self.world.machines.values())
         if asked > self.world.pools[pool].limit:
@@ -318,7 +318,7 @@ class Trace:
         self._maybe_die()
         return True
 
-    def record(self, request: Request, event: Object) -> None:
+    def record(self, event: Object) -> None:
         self.events.append(event["reason"])
 
     def wait(self, timeout: float) -> None:

@@ -139,7 +139,7 @@ class World:
             now=self.now,
             fresh=True,
             nodes=tuple(self._node(one) for one in here if self.now >= one.ready_at),
-            claims=tuple(observe.claim(self._claim(one), self.now) for one in here),
+            claims=tuple(observe.claim(self._claim(one)) for one in here),
             pool=observe.node_pool(
                 {"metadata": {"name": pool}, "spec": {"limits": limits, "template": {"spec": ONE_WAY_TO_PAY}}}
             ),

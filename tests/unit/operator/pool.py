@@ -65,7 +65,7 @@ class PoolApi(Api):
             now=self.now,
             fresh=fresh,
             nodes=tuple(observe.node(each) for each in self.nodes.values()),
-            claims=tuple(observe.claim(each, self.now) for each in self.claims.values()),
+            claims=tuple(observe.claim(each) for each in self.claims.values()),
             pool=self._pool() if self.exists else None,
             pods=tuple(observe.pod(each) for each in (*pods, *others)),
             warnings=tuple(observe.warning_event(each) for each in self.warnings),
