@@ -358,12 +358,13 @@ def build_context(
     spec, spec_problems = read_job(job.get("spec"))
     if not spec_problems and (problem := check_command(spec.command, spec.args, spec.launcher)):
         problems.append(problem)
+    status = read_status(job.get("status"))
     return ReconcileContext(
         job=job,
         meta=meta,
         spec=spec,
-        status=read_status(job.get("status")),
-        children=observe(meta, objects),
+        status=status,
+        children=observe(meta, objects, status.attempt if status.phase == n.PHASE_RESTARTING else 0),
         queue=queue,
         cluster=cluster,
         now=now,

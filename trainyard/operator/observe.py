@@ -81,6 +81,7 @@ class Worker:
 class Children:
     """The objects of a job."""
 
+    restarting: int  # the number of the restarting attempt. Earlier ones were given up.
     jobs: tuple[AttemptJob, ...]
     workers: tuple[Worker, ...]
     orphans: tuple[Worker, ...]  # workers whose Job is gone, or belongs to another job
@@ -106,16 +107,21 @@ class Children:
     def succeeded_jobs(self) -> frozenset[str]:
         """Return the uids of Jobs with enough succeeded workers, even before the Job controller reports it.
 
-        A worker that is being deleted does not count until its Job reports the success. signal_forwarder.py makes sure
-        that a command that ends because of the deletion does not succeed.
+        A worker that is deleted may end with 0 although its command has only saved: signal_forwarder.py does not see
+        the end by a preStop hook, which runs before SIGTERM. The Job controller counts this worker. So the status of a
+        Job with such a worker does not count, nor that of a Job of an attempt that was given up. The status of an
+        elastic Job counts, because the other workers may succeed without the deleted one.
         """
         kept = [each for each in self.workers if not each.deleting]
         succeeded = Counter(each.job for each in kept if each.phase == "Succeeded")
         failed = {each.job for each in kept if each.phase == "Failed"}
+        doubtful = {each.uid for each in self.jobs if each.attempt < self.restarting} | {
+            each.job for each in self.workers if each.deleted_gracefully and each.phase == "Succeeded"
+        }
         return frozenset(
             each.uid
             for each in self.jobs
-            if each.succeeded
+            if (each.succeeded and (each.least is not None or each.uid not in doubtful))
             or (not each.failed and each.uid not in failed and succeeded[each.uid] >= each.required_pods)
         )
 
@@ -137,8 +143,8 @@ class Children:
         return next((each for each in enough if each not in unended), None)
 
 
-def observe(meta: Meta, items: Iterable[JsonObject]) -> Children:
-    """Return the objects of a job, from the API server."""
+def observe(meta: Meta, items: Iterable[JsonObject], restarting: int) -> Children:
+    """Return the objects of a job, from the API server. `restarting` is the attempt that restarts, 0 for none."""
     jobs: list[AttemptJob] = []
     workers: list[Worker] = []
     objects: dict[tuple[str, str], JsonObject] = {}
@@ -155,6 +161,7 @@ def observe(meta: Meta, items: Iterable[JsonObject]) -> Children:
             objects[key] = item
     uids = {each.uid for each in jobs}
     return Children(
+        restarting=restarting,
         jobs=tuple(sorted(jobs, key=lambda each: (each.attempt, each.name))),
         workers=tuple(each for each in workers if each.job in uids),
         orphans=tuple(each for each in workers if each.job not in uids),

@@ -56,7 +56,7 @@ def clean_up_finished(ctx: ReconcileContext) -> ReconcilePlan | None:
         and not each.deleting
     ]
     others = [item for (kind, _), item in ctx.children.objects.items() if kind in ("PodGroup", "Pod")]
-    deletions = (*jobs, *deletions_of(others))
+    deletions = (*jobs, *attempt.delete_orphans(ctx), *deletions_of(others))
     raw, plan, settings = ctx.status.raw, ReconcilePlan(), ctx.settings
     if raw.get("observedGeneration") != ctx.meta.generation:
         plan = ctx.write(ctx.status.phase, raw.get("reason") or "", raw.get("message") or "")

@@ -165,6 +165,15 @@ def test_orphaned_workers_are_deleted(is_suspended: bool) -> None:
     assert life.names("Job") == ([] if is_suspended else ["vit-1"])
 
 
+def test_orphaned_workers_of_failed_job_are_deleted() -> None:
+    life = Life({"maxRestarts": 0}).run()
+    del life.api.objects["Job", "vit-0"]
+    for each in life.api.workers():
+        del each["metadata"]["ownerReferences"]
+    life.settle()
+    assert (life.status["phase"], life.names("Pod")) == (n.PHASE_FAILED, [])
+
+
 def fails(life: Life, times: int = 1) -> Life:
     for _ in range(times):
         life.api.run_pods("Running")

@@ -155,6 +155,29 @@ def test_elastic_job_per_node_waits_for_running_workers() -> None:
     assert life.status["workers"]["succeeded"] == 2
 
 
+@pytest.mark.parametrize("seen", ["alive", "over", "gone"])
+def test_success_of_a_deleted_worker_does_not_count(seen: str) -> None:
+    """A preStop hook may make a command save and exit with 0 before SIGTERM. The Job controller counts a success."""
+    life = Life({"numGPUs": 8}).run()
+    (worker,) = life.api.workers()
+    worker["metadata"] |= {"stuck": True, "deletionGracePeriodSeconds": 30}
+    worker["metadata"]["deletionTimestamp"] = worker["metadata"]["creationTimestamp"]
+    life.api.prompt = False
+    if seen != "over":
+        life.api.crash_after(1)  # the loss is reported, and the Job is there still
+        with pytest.raises(Exception, match="delete Job vit-0"):
+            life.reconcile()
+    worker["status"] = {"phase": "Succeeded"}
+    reported = [{"type": kind, "status": "True"} for kind in ("SuccessCriteriaMet", "Complete")]
+    life.api.objects["Job", "vit-0"]["status"]["conditions"] = reported
+    if seen == "gone":
+        del life.api.objects["Pod", worker["metadata"]["name"]]
+    life.reconcile()
+    free(life)
+    life.reconcile()
+    assert life.shown("phase", "attempt", "restarts") == ("Provisioning", 1, 1)
+
+
 def test_elastic_job_per_node_resumes_no_job_after_success() -> None:
     """The controller is killed between two resumes, and the first worker succeeds meanwhile."""
     life = Life({"numGPUs": 32, "elastic": {"minNodes": 1, "maxNodes": 4}}, OF_EACH_NODE)
