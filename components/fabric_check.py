@@ -1,7 +1,7 @@
 """The check of a pool's network, started by a user before a run: `make check-fabric`.
 
 Each pool has a suspended CronJob whose Job runs `trainer.fabric_check` on one node. The command line creates the Job
-with as many pods as nodes (`trainyard/cli/fabric_check.py`). Each pod requests the devices that a worker requests.
+with as many pods as nodes (`trainyard/cli/pool_checks.py`). Each pod requests the devices that a worker requests.
 """
 
 from __future__ import annotations

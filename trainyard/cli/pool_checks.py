@@ -344,6 +344,12 @@ class FabricCheck(_PoolCheck):
                     self._say(line)
                 printed = max(printed, len(lines))
                 if code in _RESULTS or (code is not None and failed is None):
+                    if not lines:
+                        name = pod["metadata"]["name"]
+                        raise CommandError(
+                            f"pool {pool}: the log of pod {name}, which has the result, can't be read; its exit code is"
+                            f" {code}. Run the check again"
+                        )
                     return code
             # The first pod ends soon after another one that found the same. Otherwise it waits for that one.
             if failed is not None:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from components.fabric_check import cron_spec, name_of
 from tests.unit.components.pools import pool
+from trainyard.cli.errors import CommandError
 from trainyard.cli.pool_checks import (
     BUSY_SECONDS,
     PATIENCE_SECONDS,
+    FabricCheck,
     exit_code,
     fabric_job,
     failed_pod,
     first_pod,
     pending_reason,
 )
+from trainyard.k8s import kubeconfig
+from trainyard.k8s.client import ApiUnavailable
 
 pytestmark = pytest.mark.unit
 
@@ -76,3 +81,25 @@ def test_failed_pod_is_one_beside_the_first() -> None:
     ended = {"containerStatuses": [{"state": {"terminated": {"exitCode": 1}}}]}
     assert failed_pod([pod("0", **ended), pod("1")]) is None
     assert failed_pod([pod("0"), pod("1", **ended)]) == pod("1", **ended)
+
+
+class Api:
+    """A cluster whose check has ended, and whose kubelet gives no log."""
+
+    def request(self, method: str, _path: str, **_arguments: Any) -> dict[str, Any]:
+        return CRON if method == "GET" else {"metadata": {"name": "job"}}
+
+    def list_objects(self, _path: str, _query: dict[str, str]) -> list[dict[str, Any]]:
+        status: dict[str, Any] = {"containerStatuses": [{"state": {"terminated": {"exitCode": 0}}}]}
+        return [pod("0", "Succeeded", **status)]
+
+    def read_text(self, _path: str) -> str:
+        raise ApiUnavailable("502")
+
+
+def test_result_without_log_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubeconfig, "connect", lambda *_: (Api(), ""))
+    with pytest.raises(
+        CommandError, match="pool p4d: the log of pod p0, which has the result, can't be read"
+    ):
+        FabricCheck(Path("kubeconfig"), "training", print).run("p4d", 1)
