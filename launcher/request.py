@@ -23,7 +23,7 @@ MIN_NODE_START_SECONDS = 60
 _RUN_ID = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 Quantity = NewType("Quantity", str)
-"""A Kubernetes quantity above 0."""
+"""A Kubernetes quantity, such as 4, 1500m or 2Gi."""
 Moment = NewType("Moment", float)
 """Seconds since the epoch. In JSON, a time in ISO format with its zone."""
 
