@@ -7,6 +7,7 @@ counted.
 from __future__ import annotations
 
 import logging
+import sys
 from math import floor
 from typing import TypeVar
 from wsgiref.simple_server import WSGIServer
@@ -133,7 +134,7 @@ class Metrics:
     def serve(self, host: str, port: int) -> WSGIServer | None:
         """Answer scrapes in a daemon thread. If the address can't be used, log a warning and return None."""
         try:
-            return start_http_server(port, host, self.registry)[0]
+            server = start_http_server(port, host, self.registry)[0]
         except OSError as error:
             log.warning(
                 "no metrics: %s port %d can't be used: %s. Use an address of this pod and a free"
@@ -143,6 +144,13 @@ class Metrics:
                 error,
             )
             return None
+        server.handle_error = _log_failed_scrape  # type: ignore[method-assign]
+        return server
+
+
+def _log_failed_scrape(_: object, client: object) -> None:
+    """Log the error in one line. By default, a client that closes its connection early causes a traceback."""
+    log.debug("a scrape from %s failed: %s", client, sys.exc_info()[1])
 
 
 def _attempts(progress: Progress | None) -> int:

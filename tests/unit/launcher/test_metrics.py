@@ -7,6 +7,7 @@ import logging
 import re
 import signal
 import socket
+import struct
 from collections.abc import Callable
 from contextlib import closing
 
@@ -241,3 +242,20 @@ def test_metrics_are_served_on_both_families(request_: Request, address: str) ->
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_metrics_client_that_resets_is_no_traceback(
+    request_: Request, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG, "launcher.metrics")
+    server = Metrics(request_).serve(HOST, 0)
+    assert server is not None
+    try:
+        with socket.create_connection((HOST, server.server_address[1])) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        until(lambda: "a scrape from" in caplog.text)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert "Connection reset" in caplog.text
+    assert capfd.readouterr().err == ""
