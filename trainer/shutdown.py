@@ -314,12 +314,27 @@ def _handled_by_the_thread(_number: int, _frame: FrameType | None) -> None:
     """Do nothing. With a handler, the interpreter writes the signal number to the pipe."""
 
 
+# A forked child, such as one of a data loader, shares the pipe with its parent until `_in_a_fork`. Signals are blocked
+# until then: a child that is terminated at once (multiprocessing.Pool) would stop its parent instead of itself.
+
+
+def _before_fork() -> None:
+    if _listening:
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
+def _after_fork() -> None:
+    if _listening:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
 def _in_a_fork() -> None:
-    """Let a forked child, such as one of a data loader, end by its own signals. It shares the pipe with its parent."""
+    """Let a forked child end by its own signals."""
     if _listening:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
-os.register_at_fork(after_in_child=_in_a_fork)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_a_fork)
