@@ -31,7 +31,7 @@ PIECE_BYTES = 2**20
 # docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 CONNECT_SECONDS, READ_SECONDS, ATTEMPTS = 10, 60, 5
-# boto3 retries ATTEMPTS times, but not if the body of a response is cut off.
+# boto3 retries ATTEMPTS times, but not if the body of a response is cut off or stalls.
 BODY_ATTEMPTS = 2
 # A larger file is sent in parts, each with its own checksum, so many at a time.
 PART_BYTES, PARTS_AT_ONCE = 64 * 2**20, 4
@@ -325,14 +325,15 @@ class Bucket:
         self._client.put_object(**self._place(path), Body=body, ChecksumAlgorithm="SHA256", **more)
 
     def _get(self, path: str, consume: Callable[[Any], T]) -> T:
-        """Return what `consume` makes of an object's body. Retry a body that was cut off."""
-        from botocore.exceptions import IncompleteReadError, ResponseStreamingError
+        """Return what `consume` makes of an object's body. Retry a body that was cut off or stalled."""
+        from botocore.exceptions import IncompleteReadError, ReadTimeoutError, ResponseStreamingError
 
         with self._errors("read", path):
             for left in reversed(range(BODY_ATTEMPTS)):
+                body = self._client.get_object(**self._place(path))["Body"]
                 try:
-                    return consume(self._client.get_object(**self._place(path))["Body"])
-                except (IncompleteReadError, ResponseStreamingError):
+                    return consume(body)
+                except (IncompleteReadError, ReadTimeoutError, ResponseStreamingError):
                     if not left:
                         raise
         raise AssertionError("the last attempt returned or raised")
