@@ -11,6 +11,7 @@ import faulthandler
 import os
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -100,11 +101,13 @@ class Watch:
 
     def _watch(self) -> None:
         poll = min(POLL_SECONDS, self._limits[False] / 4)
-        beats, still = self._beats, 0.0
+        beats, still, polled = self._beats, 0.0, time.monotonic()
         while not self._ended.wait(poll):
             phase, limit = self._now
-            # This counts polls, not time: in a process that was stopped (Ctrl-Z, a debugger), nothing polls either.
-            beats, still = self._beats, still + poll if beats == self._beats else 0.0
+            now = time.monotonic()
+            # A busy machine polls late. After a longer gap, this process was stopped (Ctrl-Z, a debugger).
+            passed, polled = min(now - polled, 2 * poll), now
+            beats, still = self._beats, still + passed if beats == self._beats else 0.0
             if still >= limit:
                 self._hung = True
                 place = self._directory or "stderr"

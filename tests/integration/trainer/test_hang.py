@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -64,6 +65,23 @@ def test_a_long_phase_has_time_and_a_short_one_that_stands_still_ends_the_proces
     work()
     assert "most recent call first" in (tmp_path / "dumps" / "stacks_3").read_text()
     assert ends[1:] == [("last",)]
+
+
+@pytest.mark.parametrize("late", [2, 10])
+def test_watch_with_late_polls_counts_two_polls_at_most(late: int) -> None:
+    class Late(threading.Event):
+        polls = 0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.polls += 1
+            return super().wait((timeout or 0) * late)
+
+    ends: list[tuple[Any, ...]] = []
+    watch = Watch(limit=0.2, long_limit=0.2, rank=0, leave=lambda *words, **_: ends.append(words))
+    watch._ended = ended = Late()
+    watch.start()
+    wait_for(lambda: ends)
+    assert ended.polls == 2, "four on time"
 
 
 def test_a_loop_that_comes_on_is_left_alone(
