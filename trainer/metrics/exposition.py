@@ -62,6 +62,8 @@ class Exposition:
         self._set(step=0, position_samples=0)
         everywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 - Prometheus is on another node
         self._server, self._thread = start_http_server(port, host or everywhere, registry)
+        # Otherwise a client that resets its connection prints a traceback into the log of the run.
+        self._server.handle_error = lambda *_: None  # type: ignore[method-assign]
         self.port: int = self._server.server_port
 
     def write(self, record: Record) -> None:

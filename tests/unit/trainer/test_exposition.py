@@ -5,6 +5,9 @@ from __future__ import annotations
 import http.client
 import re
 import socket
+import struct
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -128,6 +131,18 @@ def test_silent_client_delays_nobody_and_nothing_is_logged(
     with socket.create_connection((HOST, exposition.port)) as silent:
         silent.sendall(b"GET /met")
         assert values(exposition)["step"] == 0
+    assert capfd.readouterr() == ("", "")
+
+
+def test_client_that_resets_logs_nothing(exposition: Exposition, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.create_connection((HOST, exposition.port)) as client:
+        client.sendall(b"GET /met")
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert values(exposition)["step"] == 0
+    until = time.monotonic() + 10
+    while any("process_request_thread" in each.name for each in threading.enumerate()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
     assert capfd.readouterr() == ("", "")
 
 
