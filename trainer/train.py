@@ -139,6 +139,9 @@ def load_workload(config: Config) -> Workload:
     if config.workload is not None:
         from trainer.workloads import custom
 
+        # The user's code may load for hours, leave cycles, and fork processes.
+        gc.freeze()
+        gc.enable()
         return custom.load(config.workload, config.data)
     return load(config.data, config.model, config.sequence_length)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from typing import Any
 
@@ -133,3 +134,22 @@ def test_load_of_a_wrong_place_is_one_clear_line(
 def test_options_that_contradict_a_workload_are_refused(options: list[str], phrase: str) -> None:
     with pytest.raises(TrainerError, match=re.escape(phrase)):
         Config.read(options, {})
+
+
+def test_users_code_loads_with_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainer.train import load_workload
+
+    found = []
+
+    def create(_data: str) -> CustomWorkload:
+        found.append(gc.isenabled())
+        return custom()
+
+    monkeypatch.setattr(spirals, "workload", create)
+    gc.disable()
+    try:
+        load_workload(Config(workload="examples.trainer.spirals:workload"))
+    finally:
+        gc.unfreeze()
+        gc.enable()
+    assert found == [True]
