@@ -148,9 +148,10 @@ class Metrics:
         return server
 
 
-def _log_failed_scrape(_: object, client: object) -> None:
+def _log_failed_scrape(request: object, client_address: object) -> None:
     """Log the error in one line. By default, a client that closes its connection early causes a traceback."""
-    log.debug("a scrape from %s failed: %s", client, sys.exc_info()[1])
+    del request
+    log.debug("a scrape from %s failed: %s", client_address, sys.exc_info()[1])
 
 
 def _attempts(progress: Progress | None) -> int:
