@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class RunLease(LeaderElector):
-    """The Lease of a run for one holder."""
+    """The Lease of a run for one holder. `owner` is the launcher's Job."""
 
     def __init__(
         self,
@@ -37,6 +37,7 @@ class RunLease(LeaderElector):
             "ownerReferences": [owner_reference(owner)],
         }
         super().__init__(gateway.lease_store(request), metadata, holder, clock, wall_clock)
+        self.owner = owner
         self._candidates = request.candidates
 
     def progress(self) -> Progress | None:

@@ -96,7 +96,6 @@ class Launcher:
         self._memory = Memory()
         self.metrics = Metrics(self.request)
         self._meter = cost.Meter(self.price)
-        self._owner: Owner | None = None
         self._lease: RunLease | None = None
         self._last_report: Report | None = None
         self._last_printed: Report | None = None
@@ -145,50 +144,48 @@ class Launcher:
 
     def _round(self) -> int | None:
         """Take all due steps. Return the exit code at the end of the run, else None."""
-        if self._owner is None:
-            self._owner = self.gateway.owner(self.request, self.job)
         if self._lease is None:
+            owner = self.gateway.owner(self.request, self.job)
             self._lease = RunLease(
-                self.gateway, self.request, self._owner, self.holder, self.clock, self.wall_clock
+                self.gateway, self.request, owner, self.holder, self.clock, self.wall_clock
             )
-        if not self._lease.is_holder:
-            code = self._take_lease(self._lease)
-            if code is not None or not self._lease.is_holder:
+        lease = self._lease
+        if not lease.is_holder:
+            code = self._take_lease(lease)
+            if code is not None or not lease.is_holder:
                 return code
         fresh = False
         while True:
-            self._lease.keep(self._memory.progress)
-            candidate = self._memory.candidate
+            lease.keep(self._memory.progress)
+            index = self._memory.candidate
+            candidate = self.request.candidate(index)
             stopping = self.stopping.is_set()
-            seen = self.gateway.observe(self.request.candidate(candidate), fresh=fresh or stopping)
+            seen = self.gateway.observe(candidate, fresh=fresh or stopping)
             if stopping:
-                actions = state_machine.stop(self.request, self._memory, seen)
-                return self._apply(actions, seen, self._owner, self._lease)
-            if self._meter.lacks_nodes(self.request.candidate(candidate), seen):
-                seen = self.gateway.observe(self.request.candidate(candidate), fresh=True)
-            usage = self._meter.count(self.request.candidate(candidate), seen, self.clock())
+                return self._apply(state_machine.stop(self.request, self._memory, seen), seen, lease)
+            if self._meter.lacks_nodes(candidate, seen):
+                seen = self.gateway.observe(candidate, fresh=True)
+            usage = self._meter.count(candidate, seen, self.clock())
             step = state_machine.step(self.request, self._memory, seen, self._chance())
             if step.memory.progress is not None:
                 counted = replace(step.memory.progress, usage=usage)
                 step = replace(step, memory=replace(step.memory, progress=counted))
             if step.memory.progress != self._memory.progress:
                 # Write before the actions, so that the next launcher knows them after a crash.
-                self._lease.write(step.memory.progress)
+                lease.write(step.memory.progress)
             self.metrics.count_step(self._memory, step, seen)
             self._memory = step.memory
-            recount = any(isinstance(action, Recount) for action in step.actions)
-            if not recount:  # a recount may change the report
-                ends = any(isinstance(action, End) for action in step.actions)
-                reason = self._with_usage(step.report.reason) if ends else step.report.reason
+            kinds = {type(action) for action in step.actions}
+            fresh = Recount in kinds
+            if not fresh:  # a recount may change the report
+                reason = self._with_usage(step.report.reason) if End in kinds else step.report.reason
                 self._report(replace(step.report, reason=reason))
-            code = self._apply(step.actions, seen, self._owner, self._lease)
+            code = self._apply(step.actions, seen, lease)
             if code is not None:
                 return code
-            fresh = recount
-            moved = self._memory.candidate != candidate
-            if moved and step.report.state != names.STATE_PAUSING:
+            if self._memory.candidate != index and step.report.state != names.STATE_PAUSING:
                 self._record("Warning", "PoolGivenUp", step.report.reason)
-            elif not recount and not any(isinstance(action, Start) for action in step.actions):
+            elif not kinds & {Recount, Start}:
                 return None
 
     def _take_lease(self, lease: RunLease) -> int | None:
@@ -212,16 +209,12 @@ class Launcher:
         if noted is not None and noted != self._memory.progress:
             self._memory = Memory(progress=noted, training_uid=self._memory.training_uid)
             self._meter.resume(noted.usage)
-        lacking = {
-            lack: None
-            for index in range(self.request.candidates)
-            for lack in self.gateway.lacking(self.request.candidate(index))
-        }
-        if lacking:
-            return self._end(
-                End(code=names.EXIT_IMPOSSIBLE, reason=f"the cluster has no {' and no '.join(lacking)}")
-            )
-        return None
+        candidates = map(self.request.candidate, range(self.request.candidates))
+        lacking = dict.fromkeys(lack for each in candidates for lack in self.gateway.lacking(each))
+        if not lacking:
+            return None
+        reason = f"the cluster has no {' and no '.join(lacking)}"
+        return self._end(End(code=names.EXIT_IMPOSSIBLE, reason=reason))
 
     def _refuse_second_launcher(self, lease: RunLease) -> int:
         """End because another launcher acts for the run. Record no Event: the Job may belong to that launcher."""
@@ -229,43 +222,29 @@ class Launcher:
             f"another launcher, {lease.other}, launches run {self.request.run_id}: it holds and renews Lease"
             f" {self.request.namespace}/{self.request.lease}. Use another run id, or wait for its end"
         )
-        news = Report(state=names.STATE_FAILED, nodes=0, of=self.request.max_nodes, claims=0, reason=reason)
-        self.log_line(actions.line(news, self.clock() - self._began))
+        self.log_line(actions.line(self._empty_report(reason), self.clock() - self._began))
         return names.EXIT_ALREADY_RUNNING
 
-    def _apply(
-        self, actions: tuple[Action, ...], seen: Observation, owner: Owner, lease: RunLease
-    ) -> int | None:
+    def _apply(self, actions: tuple[Action, ...], seen: Observation, lease: RunLease) -> int | None:
+        """Execute the actions in order. Return the exit code of `End`, else None."""
         request = self.request.candidate(self._memory.candidate)
-        for some in batches(actions):
+        for batch in batches(actions):
             lease.keep(self._memory.progress)
-            match some[0]:
+            match batch[0]:
                 case Hold():
-                    pods = [
-                        manifests.placeholder(request, each.index, owner, each.wait)
-                        for each in some
-                        if isinstance(each, Hold)
-                    ]
-                    self.gateway.create_pods(pods)
+                    held = [each for each in batch if isinstance(each, Hold)]
+                    self.gateway.create_pods(
+                        [manifests.placeholder(request, each.index, lease.owner, each.wait) for each in held]
+                    )
                 case Remove():
-                    gone = [(each.name, each.uid) for each in some if isinstance(each, Remove)]
+                    gone = [(each.name, each.uid) for each in batch if isinstance(each, Remove)]
                     self.gateway.delete_pods(request, gone)
                 case ReleaseNode(claim=claim, uid=uid, reason=reason, late=late):
                     self.gateway.delete_claim(claim, uid)
                     log.info("deleted %s", reason)
                     self._record("Warning" if late else "Normal", "MachineGivenBack", reason)
-                case Start(nodes=nodes, reason=reason):
-                    made = self._submit(nodes, reason, owner)
-                    took = self.wall_clock() - seen.now
-                    self.metrics.count_decision(request, took)
-                    log.info(
-                        "%s %s %s for %d nodes, %.3f s after the lists were read",
-                        "created" if made else "found",
-                        backends.of(request).kind,
-                        self.request.training_job,
-                        nodes,
-                        took,
-                    )
+                case Start() as start:
+                    self._start(start, lease.owner, seen)
                 case Retire(uid=uid):
                     self.gateway.delete_training(request, uid)
                 case End() as end:
@@ -274,24 +253,35 @@ class Launcher:
                     pass  # the caller observes again
         return None
 
-    def _submit(self, nodes: int, reason: str, owner: Owner) -> bool:
-        """Create the training job with the rest of activeDeadlineSeconds. Return False if one exists."""
+    def _start(self, start: Start, owner: Owner, seen: Observation) -> None:
+        """Create the training job with the rest of activeDeadlineSeconds, unless it exists."""
         now = self._memory.progress or progress.initial_progress(self.wall_clock())
         request = progress.remaining_request(self.request, now)
         backend = backends.of(request)
         if backend.runtime is not None:
-            self.gateway.apply_runtime(backend.runtime(request, nodes, now.total_restarts, owner))
-        job = backend.build(request, nodes, reason, now.total_restarts)
-        return self.gateway.create_training(request, job)
+            self.gateway.apply_runtime(backend.runtime(request, start.nodes, now.total_restarts, owner))
+        job = backend.build(request, start.nodes, start.reason, now.total_restarts)
+        made = self.gateway.create_training(request, job)
+        took = self.wall_clock() - seen.now
+        self.metrics.count_decision(request, took)
+        log.info(
+            "%s %s %s for %d nodes, %.3f s after the lists were read",
+            "created" if made else "found",
+            backend.kind,
+            request.training_job,
+            start.nodes,
+            took,
+        )
 
     def _end(self, end: End) -> int:
         state = names.STATE_SUCCEEDED if end.code == names.EXIT_SUCCEEDED else names.STATE_FAILED
-        last = self._last_report or Report(
-            state=state, nodes=0, of=self.request.max_nodes, claims=0, reason=""
-        )
+        last = self._last_report or self._empty_report()
         self._report(replace(last, state=state, reason=self._with_usage(end.reason)))
         self._annotate(self._meter.usage)
         return end.code
+
+    def _empty_report(self, reason: str = "") -> Report:
+        return Report(state=names.STATE_FAILED, nodes=0, of=self.request.max_nodes, claims=0, reason=reason)
 
     def _with_usage(self, reason: str) -> str:
         used = self._meter.usage.describe()
@@ -324,17 +314,17 @@ class Launcher:
             self.log_line(line)
         else:
             log.debug("%s", line)
-        if self._owner is None or (last is not None and last.state == news.state):
+        if last is not None and last.state == news.state:
             return
         kind, reason = _EVENT_REASONS[news.state]
         self._record(kind, reason, f"{news.nodes} of {news.of} nodes: {news.reason}")
 
     def _record(self, kind: str, reason: str, message: str) -> None:
-        """Record an Event on the launcher's Job."""
-        if self._owner is None:
+        """Record an Event on the launcher's Job, if the API server allows it."""
+        if self._lease is None:
             return
         event = manifests.event(
-            self.request, self._owner, now=self.wall_clock(), kind=kind, reason=reason, message=message
+            self.request, self._lease.owner, now=self.wall_clock(), kind=kind, reason=reason, message=message
         )
         try:
             self.gateway.record(event)
@@ -342,32 +332,27 @@ class Launcher:
             log.warning("no Event recorded: %s", error)  # the run continues without it
 
     def _end_refused(self, error: ApiError) -> int:
+        """End after a refusal. Delete the placeholders if the API server allows it; keep those of another launcher."""
         log.error("the Kubernetes API refused: %s", error)
-        self._remove_placeholders()
+        if self._lease is not None and self._lease.is_holder:
+            try:
+                seen = self.gateway.observe(self.request, fresh=True)
+                left = [(pod.name, pod.uid) for pod in placeholders(self.request, seen)]
+                self.gateway.delete_pods(self.request, left)
+            except (ApiError, ApiUnavailable) as again:
+                log.warning("placeholders may be left: %s", again)
         return self._end(End(code=names.EXIT_API_ERROR, reason=f"the API refused: {error}"))
 
-    def _remove_placeholders(self) -> None:
-        """Delete the placeholders after a refusal, if the API server allows it. Keep those of another launcher."""
-        if self._lease is None or not self._lease.is_holder:
-            return
-        try:
-            seen = self.gateway.observe(self.request, fresh=True)
-            left = [(pod.name, pod.uid) for pod in placeholders(self.request, seen)]
-            self.gateway.delete_pods(self.request, left)
-        except (ApiError, ApiUnavailable) as error:
-            log.warning("placeholders may be left: %s", error)
-
     def _check_unreachable(self, error: ApiUnavailable, silent: float) -> int | None:
+        """Return the exit code if a signal came or the API server was silent for too long, else None."""
         log.warning("the Kubernetes API does not answer: %s", error)
-        if self.stopping.is_set() or silent > UNAVAILABLE_SECONDS:
-            # The Lease expires. A request to release it would take longer than the pod's termination grace period.
-            self._lease = None
         if self.stopping.is_set():
-            return self._end(
-                End(code=names.EXIT_STOPPED, reason="stopped by a signal; placeholders may be left")
-            )
-        if silent > UNAVAILABLE_SECONDS:
-            return self._end(
-                End(code=names.EXIT_API_ERROR, reason=f"the API did not answer for {silent:.0f} s: {error}")
-            )
-        return None
+            end = End(code=names.EXIT_STOPPED, reason="stopped by a signal; placeholders may be left")
+        elif silent > UNAVAILABLE_SECONDS:
+            reason = f"the API did not answer for {silent:.0f} s: {error}"
+            end = End(code=names.EXIT_API_ERROR, reason=reason)
+        else:
+            return None
+        # The Lease expires. A request to release it would take longer than the pod's termination grace period.
+        self._lease = None
+        return self._end(end)

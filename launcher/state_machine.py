@@ -76,6 +76,23 @@ def step(request: Request, memory: Memory, seen: Observation, jitter: float = 0.
     return wait(request, memory, progress, seen, jitter)
 
 
+def due(request: Request, memory: Memory, now: float) -> float | None:
+    """Return the next end of a hold window, a wait or a pause, in seconds since the epoch.
+
+    Return None if there is none in the future.
+    """
+    progress = memory.progress
+    if progress is None:
+        return None
+    candidate = request.candidate(progress.candidate)
+    moments = [progress.began + candidate.deadline_seconds]
+    if progress.resumes is not None:
+        moments = [progress.resumes]
+    elif memory.quorum_since is not None:
+        moments.append(memory.quorum_since + candidate.hold_seconds)
+    return min((moment for moment in moments if moment > now), default=None)
+
+
 def stop(request: Request, memory: Memory, seen: Observation) -> tuple[Action, ...]:
     """Return the actions when a signal ends the launcher. A training job continues, and keeps its nodes.
 
@@ -93,7 +110,8 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
     """Wait for nodes, and decide whether to submit or to give up the candidate."""
     candidate, started = progresses.remaining_request(request, progress), progress.began
     counted = count(candidate, seen)
-    progress = replace(progress, idle_node_seconds=progress.idle_node_seconds + _idle(memory, seen))
+    waited = 0.0 if memory.seen_at is None else max(0.0, seen.now - memory.seen_at)
+    progress = replace(progress, idle_node_seconds=progress.idle_node_seconds + memory.idle * waited)
     memory = replace(
         memory,
         progress=progress,
@@ -114,15 +132,21 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
             return _hold(candidate, Step(memory=memory, report=report, actions=()), progress, seen)
         case Submit(nodes=nodes) if not seen.fresh:
             # Delete surplus placeholders before the fresh lists are read, so that one read is enough.
-            return replace(
-                step, actions=(*remove(_surplus(candidate, step, counted, nodes, seen)), Recount())
-            )
+            surplus = _surplus(candidate, progress, counted, nodes, seen)
+            return replace(step, actions=(*remove(surplus), Recount()))
         # A cached list may be older than the last change of the stack: a NodePool without its limit, or no NodePool.
         case GiveUp() if not seen.fresh:
             return replace(step, actions=(Recount(),))
-        case Submit() as submit:
-            placed = replace(submit, reason=_placed(request, progress) + submit.reason)
-            return _submit(candidate, step, counted, placed, seen)
+        case Submit(nodes=nodes, reason=reason, by_events=by_events):
+            reason = _placed(request, progress) + reason
+            report = replace(report, state=names.STATE_SUBMITTING, nodes=nodes, reason=reason)
+            surplus = _surplus(candidate, progress, counted, nodes, seen)
+            # Events are not trusted, so no NodeClaim is deleted because of one.
+            unneeded = () if by_events else node_release.unneeded(candidate, seen, since=progress.since)
+            # Delete these first, so that Karpenter launches no more nodes. Then count the nodes again.
+            before: tuple[Action, ...] = (*remove(surplus), *unneeded)
+            start = Start(nodes=nodes, reason=reason)
+            return replace(step, report=report, actions=(*before, Recount()) if before else (start,))
         case GiveUp(code=code, reason=reason):
             if code == names.EXIT_BELOW_MINIMUM:
                 # One of several failures gets a short message.
@@ -130,39 +154,6 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
                 reason = f"{reason}: {shortfall(candidate, seen, counted, started, **parts)}"
             failure = Failure(pool=candidate.pool.name, code=code, reason=reason)
             return _fail(request, step, progress, failure, seen, jitter)
-
-
-def pause(request: Request, memory: Memory, progress: Progress, seen: Observation) -> Step:
-    """Pause between two attempts without placeholders, so that Karpenter removes idle nodes."""
-    report = _make_report(names.STATE_PAUSING, request, seen, _paused(request, progress))
-    return Step(memory=memory, report=report, actions=remove(placeholders(request, seen)))
-
-
-def _make_report(state: str, request: Request, seen: Observation, reason: str, nodes: int = 0) -> Report:
-    claims = sum(not claim.deleting for claim in seen.claims)
-    return Report(state=state, nodes=nodes, of=request.max_nodes, claims=claims, reason=reason)
-
-
-def due(request: Request, memory: Memory, now: float) -> float | None:
-    """Return the next end of a hold window, a wait or a pause, in seconds since the epoch.
-
-    Return None if there is none in the future.
-    """
-    progress = memory.progress
-    if progress is None:
-        return None
-    candidate = request.candidate(progress.candidate)
-    moments = [progress.began + candidate.deadline_seconds]
-    if progress.resumes is not None:
-        moments = [progress.resumes]
-    elif memory.quorum_since is not None:
-        moments.append(memory.quorum_since + candidate.hold_seconds)
-    return min((moment for moment in moments if moment > now), default=None)
-
-
-def _idle(memory: Memory, seen: Observation) -> float:
-    """Return the idle node-seconds since the last observation, of the nodes that were usable at that time."""
-    return 0.0 if memory.seen_at is None else memory.idle * max(0.0, seen.now - memory.seen_at)
 
 
 def _hold(candidate: Request, step: Step, progress: Progress, seen: Observation) -> Step:
@@ -185,33 +176,35 @@ def _hold(candidate: Request, step: Step, progress: Progress, seen: Observation)
     return replace(step, memory=replace(step.memory, progress=progress), actions=actions)
 
 
-def _submit(request: Request, step: Step, counted: Count, submit: Submit, seen: Observation) -> Step:
-    nodes, reason = submit.nodes, submit.reason
-    step = replace(
-        step, report=replace(step.report, state=names.STATE_SUBMITTING, nodes=nodes, reason=reason)
+def hold_nodes(candidate: Request, seen: Observation, progress: Progress, number: int) -> tuple[Action, ...]:
+    """Return the actions for this number of placeholders, one per node: create missing ones, delete all others."""
+    wanted = {candidate.placeholder_name(index): index for index in range(number)}
+    bad = tuple(
+        pod
+        for pod in placeholders(candidate, seen)
+        if pod.name not in wanted
+        or pod.phase in ("Succeeded", "Failed")
+        or not is_of_this_wait(pod, progress)
     )
-    surplus = _surplus(request, step, counted, nodes, seen)
-    # Events are not trusted, so no NodeClaim is deleted because of one.
-    unneeded = () if submit.by_events else _unneeded(request, step, seen)
-    if surplus or unneeded:
-        # Delete these first, so that Karpenter launches no more nodes. Then count the nodes again.
-        return replace(step, actions=(*remove(surplus), *unneeded, Recount()))
-    return replace(step, actions=(Start(nodes=nodes, reason=reason),))
+    # The name of a placeholder that is being deleted can't be used yet.
+    present = {pod.name for pod in seen.pods if is_placeholder(pod, candidate)}
+    missing = (
+        Hold(index=index, wait=progress.label) for name, index in wanted.items() if name not in present
+    )
+    return (*remove(bad), *missing)
 
 
-def _unneeded(candidate: Request, step: Step, seen: Observation) -> tuple[ReleaseNode, ...]:
-    """Return the NodeClaims to delete at the end of the wait, because their nodes are not ready yet."""
-    progress = step.memory.progress
-    return () if progress is None else node_release.unneeded(candidate, seen, since=progress.since)
+def is_of_this_wait(pod: Pod, progress: Progress) -> bool:
+    """Return whether this placeholder belongs to the present wait."""
+    return pod.labels.get(names.LABEL_ATTEMPT) == progress.label
 
 
-def _surplus(request: Request, step: Step, counted: Count, nodes: int, seen: Observation) -> tuple[Pod, ...]:
+def _surplus(
+    request: Request, progress: Progress, counted: Count, nodes: int, seen: Observation
+) -> tuple[Pod, ...]:
     """Return the placeholders of another wait, and those that are not on the job's nodes."""
-    held, progress = placeholders(request, seen), step.memory.progress
-    usable = frozenset(counted.usable)
-    on_counted = [
-        pod for pod in held if pod.node in usable and progress is not None and is_of_this_wait(pod, progress)
-    ]
+    held, usable = placeholders(request, seen), frozenset(counted.usable)
+    on_counted = [pod for pod in held if pod.node in usable and is_of_this_wait(pod, progress)]
     kept = {pod.uid for pod in on_counted[:nodes]}
     return tuple(pod for pod in held if pod.uid not in kept)
 
@@ -225,9 +218,10 @@ def _fail(
     candidate is in the Lease, a new launcher reads another pool.
     """
     gone = remove(placeholders(request, seen))
-    unneeded = _unneeded(request.candidate(progress.candidate), step, seen)
+    candidate = request.candidate(progress.candidate)
+    unneeded = node_release.unneeded(candidate, seen, since=progress.since)
     if unneeded:
-        return replace(step, actions=(*gone, *unneeded, Recount()) if seen.fresh else (Recount(),))
+        return replace(step, actions=(*gone, *unneeded, Recount()))
     after = progresses.fail(progress, request, failure, seen.now, jitter)
     if after is None:
         failures = (*progress.failures, failure)
@@ -245,13 +239,18 @@ def _fail(
     return Step(memory=memory, report=replace(step.report, reason=reason), actions=gone)
 
 
+def pause(request: Request, memory: Memory, progress: Progress, seen: Observation) -> Step:
+    """Pause between two attempts without placeholders, so that Karpenter removes idle nodes."""
+    report = _make_report(names.STATE_PAUSING, request, seen, _paused(request, progress))
+    return Step(memory=memory, report=report, actions=remove(placeholders(request, seen)))
+
+
 def _placed(request: Request, progress: Progress) -> str:
     """Return the prefix of a reason: restart, attempt and pool, each only if there are several."""
     attempt = f"attempt {progress.attempt} of {request.attempts}" if request.attempts > 1 else ""
     pool = f"pool {request.candidate(progress.candidate).pool.name}" if request.candidates > 1 else ""
-    where = ", ".join(
-        part for part in (progresses.describe_restarts(request, progress), attempt, pool) if part
-    )
+    restarts = progresses.describe_restarts(request, progress)
+    where = ", ".join(part for part in (restarts, attempt, pool) if part)
     return f"{where}: " if where else ""
 
 
@@ -276,6 +275,11 @@ def _failures(request: Request, progress: Progress, attempts: int) -> str:
 
 def _joined(*parts: str) -> str:
     return "; ".join(part for part in parts if part)
+
+
+def _make_report(state: str, request: Request, seen: Observation, reason: str, nodes: int = 0) -> Report:
+    claims = sum(not claim.deleting for claim in seen.claims)
+    return Report(state=state, nodes=nodes, of=request.max_nodes, claims=claims, reason=reason)
 
 
 def follow(request: Request, memory: Memory, seen: Observation) -> Step:
@@ -342,11 +346,6 @@ def follow(request: Request, memory: Memory, seen: Observation) -> Step:
     return Step(memory=memory, report=following, actions=actions)
 
 
-def _job(request: Request) -> str:
-    """Return the kind and the name of the training job."""
-    return f"{backends.of(request).kind} {request.training_job}"
-
-
 def _suspended(
     request: Request,
     memory: Memory,
@@ -363,6 +362,11 @@ def _suspended(
     return Step(memory=memory, report=report, actions=remove(placeholders(request, seen)))
 
 
+def _job(request: Request) -> str:
+    """Return the kind and the name of the training job."""
+    return f"{backends.of(request).kind} {request.training_job}"
+
+
 def _final_reason(request: Request, progress: Progress, ended: JobFailure) -> str:
     """Return why the run failed, with the number of restarts."""
     if not progress.restarts:
@@ -375,84 +379,23 @@ def _report_reason(
     request: Request, memory: Memory, seen: Observation, training: Training, pods: tuple[Pod, ...]
 ) -> str:
     """Return the state of a running job: its workers, the slowest start, a stuck worker, restarts, warnings."""
+    nodes = training.nodes
     running = sum(pod.phase == "Running" for pod in pods)
     finished = sum(pod.phase == "Succeeded" for pod in pods)
-    parts = (
-        _unreconciled(request, training, pods, seen.now)
-        or _describe_workers(running, finished, training.nodes),
-        slowest_start(pods, memory.ordered) if running == training.nodes else "",
+    if not pods and training.created and seen.now - training.created >= UNRECONCILED_SECONDS:
+        operator = backends.of(request).operator
+        state = f"submitted, but the {operator} has not created its pods for {UNRECONCILED_SECONDS} s"
+    elif finished >= nodes:  # the job's condition changes a moment after the last one
+        state = f"{finished} of {nodes} workers finished"
+    else:
+        state = f"{running} of {nodes} workers running" + (f", {finished} finished" if finished else "")
+    return _joined(
+        state,
+        slowest_start(pods, memory.ordered) if running == nodes else "",
         first_stuck(pods, seen.now),
         progresses.describe_restarts(request, memory.progress) if memory.progress else "",
         block.deadline_warning(request, seen.now),
     )
-    return "; ".join(part for part in parts if part)
-
-
-def _describe_workers(running: int, finished: int, nodes: int) -> str:
-    """Return how many workers run and have finished. The job's condition changes a moment after the last one."""
-    if finished >= nodes:
-        return f"{finished} of {nodes} workers finished"
-    return f"{running} of {nodes} workers running" + (f", {finished} finished" if finished else "")
-
-
-def _unreconciled(request: Request, training: Training, workers: tuple[Pod, ...], now: float) -> str:
-    """Return the message that the operator creates no pods; "" if there are pods, or if it may still create some."""
-    if workers or not training.created or now - training.created < UNRECONCILED_SECONDS:
-        return ""
-    operator = backends.of(request).operator
-    return f"submitted, but the {operator} has not created its pods for {UNRECONCILED_SECONDS} s"
-
-
-def retired(progress: Progress, request: Request, seen: Observation) -> bool:
-    """Return whether the old training job and all of its pods are gone."""
-    return _old(progress, seen) is None and not workers(request, seen)
-
-
-def retire(request: Request, memory: Memory, progress: Progress, seen: Observation) -> Step:
-    """Remove the old training job and its pods before a restart, and hold the nodes that its workers leave."""
-    candidate, old, left = request.candidate(progress.candidate), _old(progress, seen), workers(request, seen)
-    live = sum(map(is_live, left))
-    reason = f"{progresses.describe_restarts(request, progress)}: {progress.why}"
-    report = replace(_make_report(names.STATE_RESTARTING, request, seen, reason, live), claims=0)
-    if retired(progress, request, seen):
-        return Step(memory=memory, report=report, actions=(Recount(),))
-    if seen.now >= progress.began + LONGEST_SECONDS:
-        if not seen.fresh:
-            return Step(memory=memory, report=report, actions=(Recount(),))
-        reason = f"{reason}; {_stuck(candidate, left)}"
-        report = replace(report, state=names.STATE_FAILED, reason=reason)
-        end = End(code=names.EXIT_TRAINING_FAILED, reason=reason)
-        unneeded = node_release.unneeded(candidate, seen, since=progress.since)
-        gone = remove(placeholders(request, seen))
-        return Step(memory=memory, report=report, actions=(*gone, *unneeded, end))
-    actions: list[Action] = []
-    if old is not None and not old.deleting:
-        actions.append(Retire(uid=old.uid))
-    if old is None:  # the job was deleted without its pods
-        actions += remove(tuple(pod for pod in left if not pod.deleting))
-    else:
-        actions += hold_nodes(candidate, seen, progress, max(0, old.nodes - live))
-    return Step(memory=memory, report=report, actions=tuple(actions))
-
-
-def _old(progress: Progress, seen: Observation) -> Training | None:
-    training = seen.training
-    return training if training is not None and training.uid == progress.retiring else None
-
-
-def _stuck(candidate: Request, left: tuple[Pod, ...]) -> str:
-    """Return the message about what blocks the next training job, and what to do."""
-    pods = ", ".join(f"{pod.name} on {pod.node or 'no node'}" for pod in left[:3])
-    return (
-        f"{_job(candidate)} or its pods are not gone after {LONGEST_SECONDS} s"
-        f" ({pods or 'no pod is left'}); delete the node that does not answer"
-    )
-
-
-def orders(claims: Iterable[Claim], since: float) -> dict[str, float]:
-    """Return the creation times of NodeClaims after `since`, by node, in seconds since the epoch."""
-    earliest = since - _ROUNDING_SECONDS
-    return {claim.node: claim.created for claim in claims if claim.node and claim.created >= earliest}
 
 
 def slowest_start(workers: Iterable[Pod], ordered: Mapping[str, float]) -> str:
@@ -469,39 +412,60 @@ def slowest_start(workers: Iterable[Pod], ordered: Mapping[str, float]) -> str:
     return f"{text}, {max(waits):.0f} s after its NodeClaim was created" if waits else text
 
 
+def orders(claims: Iterable[Claim], since: float) -> dict[str, float]:
+    """Return the creation times of NodeClaims after `since`, by node, in seconds since the epoch."""
+    earliest = since - _ROUNDING_SECONDS
+    return {claim.node: claim.created for claim in claims if claim.node and claim.created >= earliest}
+
+
 def first_stuck(workers: Iterable[Pod], now: float) -> str:
     """Return the first worker that does not start, with the reason; "" for none. `now` is seconds since the epoch."""
-    return min(
-        (
-            f"{pod.name} {pod.pending_reason}"
-            for pod in workers
-            if pod.pending_reason
-            and pod.phase == "Pending"
-            and not pod.deleting
-            and 0 < pod.created <= now - PATIENCE_SECONDS
-        ),
-        default="",
+    stuck = (
+        f"{pod.name} {pod.pending_reason}"
+        for pod in workers
+        if pod.pending_reason
+        and pod.phase == "Pending"
+        and not pod.deleting
+        and 0 < pod.created <= now - PATIENCE_SECONDS
     )
+    return min(stuck, default="")
 
 
-def hold_nodes(candidate: Request, seen: Observation, progress: Progress, number: int) -> tuple[Action, ...]:
-    """Return the actions for this number of placeholders, one per node: create missing ones, delete all others."""
-    wanted = {candidate.placeholder_name(index): index for index in range(number)}
-    bad = tuple(
-        pod
-        for pod in placeholders(candidate, seen)
-        if pod.name not in wanted
-        or pod.phase in ("Succeeded", "Failed")
-        or not is_of_this_wait(pod, progress)
-    )
-    # The name of a placeholder that is being deleted can't be used yet.
-    present = {pod.name for pod in seen.pods if is_placeholder(pod, candidate)}
-    missing = (
-        Hold(index=index, wait=progress.label) for name, index in wanted.items() if name not in present
-    )
-    return (*remove(bad), *missing)
+def retired(progress: Progress, request: Request, seen: Observation) -> bool:
+    """Return whether the old training job and all of its pods are gone."""
+    return _old(progress, seen) is None and not workers(request, seen)
 
 
-def is_of_this_wait(pod: Pod, progress: Progress) -> bool:
-    """Return whether this placeholder belongs to the present wait."""
-    return pod.labels.get(names.LABEL_ATTEMPT) == progress.label
+def _old(progress: Progress, seen: Observation) -> Training | None:
+    training = seen.training
+    return training if training is not None and training.uid == progress.retiring else None
+
+
+def retire(request: Request, memory: Memory, progress: Progress, seen: Observation) -> Step:
+    """Remove the old training job and its pods before a restart, and hold the nodes that its workers leave."""
+    candidate, old, left = request.candidate(progress.candidate), _old(progress, seen), workers(request, seen)
+    live = sum(map(is_live, left))
+    reason = f"{progresses.describe_restarts(request, progress)}: {progress.why}"
+    report = replace(_make_report(names.STATE_RESTARTING, request, seen, reason, live), claims=0)
+    is_late = seen.now >= progress.began + LONGEST_SECONDS
+    if retired(progress, request, seen) or (is_late and not seen.fresh):
+        return Step(memory=memory, report=report, actions=(Recount(),))
+    if is_late:
+        pods = ", ".join(f"{pod.name} on {pod.node or 'no node'}" for pod in left[:3])
+        reason = (
+            f"{reason}; {_job(candidate)} or its pods are not gone after {LONGEST_SECONDS} s"
+            f" ({pods or 'no pod is left'}); delete the node that does not answer"
+        )
+        report = replace(report, state=names.STATE_FAILED, reason=reason)
+        end = End(code=names.EXIT_TRAINING_FAILED, reason=reason)
+        unneeded = node_release.unneeded(candidate, seen, since=progress.since)
+        gone = remove(placeholders(request, seen))
+        return Step(memory=memory, report=report, actions=(*gone, *unneeded, end))
+    actions: list[Action] = []
+    if old is not None and not old.deleting:
+        actions.append(Retire(uid=old.uid))
+    if old is None:  # the job was deleted without its pods
+        actions += remove(tuple(pod for pod in left if not pod.deleting))
+    else:
+        actions += hold_nodes(candidate, seen, progress, max(0, old.nodes - live))
+    return Step(memory=memory, report=report, actions=tuple(actions))
