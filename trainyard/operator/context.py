@@ -364,7 +364,7 @@ def build_context(
         meta=meta,
         spec=spec,
         status=status,
-        children=observe(meta, objects, status.attempt if status.phase == n.PHASE_RESTARTING else 0),
+        children=observe(meta, objects, status.attempt),
         queue=queue,
         cluster=cluster,
         now=now,

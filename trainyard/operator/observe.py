@@ -81,7 +81,7 @@ class Worker:
 class Children:
     """The objects of a job."""
 
-    restarting: int  # the number of the restarting attempt. Earlier ones were given up.
+    attempt: int  # the present attempt. Earlier ones were given up.
     jobs: tuple[AttemptJob, ...]
     workers: tuple[Worker, ...]
     orphans: tuple[Worker, ...]  # workers whose Job is gone, or belongs to another job
@@ -115,7 +115,7 @@ class Children:
         kept = [each for each in self.workers if not each.deleting]
         succeeded = Counter(each.job for each in kept if each.phase == "Succeeded")
         failed = {each.job for each in kept if each.phase == "Failed"}
-        doubtful = {each.uid for each in self.jobs if each.attempt < self.restarting} | {
+        doubtful = {each.uid for each in self.jobs if each.attempt < self.attempt} | {
             each.job for each in self.workers if each.deleted_gracefully and each.phase == "Succeeded"
         }
         return frozenset(
@@ -143,8 +143,8 @@ class Children:
         return next((each for each in enough if each not in unended), None)
 
 
-def observe(meta: Meta, items: Iterable[JsonObject], restarting: int) -> Children:
-    """Return the objects of a job, from the API server. `restarting` is the attempt that restarts, 0 for none."""
+def observe(meta: Meta, items: Iterable[JsonObject], attempt: int) -> Children:
+    """Return the objects of a job, from the API server. `attempt` is that of its status."""
     jobs: list[AttemptJob] = []
     workers: list[Worker] = []
     objects: dict[tuple[str, str], JsonObject] = {}
@@ -161,7 +161,7 @@ def observe(meta: Meta, items: Iterable[JsonObject], restarting: int) -> Childre
             objects[key] = item
     uids = {each.uid for each in jobs}
     return Children(
-        restarting=restarting,
+        attempt=attempt,
         jobs=tuple(sorted(jobs, key=lambda each: (each.attempt, each.name))),
         workers=tuple(each for each in workers if each.job in uids),
         orphans=tuple(each for each in workers if each.job not in uids),

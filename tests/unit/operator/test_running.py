@@ -178,6 +178,20 @@ def test_success_of_a_deleted_worker_does_not_count(seen: str) -> None:
     assert life.shown("phase", "attempt", "restarts") == ("Provisioning", 1, 1)
 
 
+def test_success_that_a_suspended_job_reports_does_not_count() -> None:
+    """A preStop hook as above. The pod is gone, and the Job that reports the success is still being deleted."""
+    life = Life({"numGPUs": 8}).run()
+    (worker,) = life.names("Pod")
+    life.api.crash_after(1)  # the status names the suspension
+    with pytest.raises(Exception, match="delete Job vit-0"):
+        life.edit(suspend=True)
+    reported = [{"type": kind, "status": "True"} for kind in ("SuccessCriteriaMet", "Complete")]
+    life.api.objects["Job", "vit-0"]["status"]["conditions"] = reported
+    del life.api.objects["Pod", worker]
+    life.reconcile()
+    assert life.status["phase"] == n.PHASE_SUSPENDED
+
+
 def test_elastic_job_per_node_resumes_no_job_after_success() -> None:
     """The controller is killed between two resumes, and the first worker succeeds meanwhile."""
     life = Life({"numGPUs": 32, "elastic": {"minNodes": 1, "maxNodes": 4}}, OF_EACH_NODE)
