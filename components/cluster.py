@@ -1,4 +1,4 @@
-"""The EKS cluster, its access entries, its add-ons and its system nodes."""
+"""An EKS cluster with access entries, add-ons and system nodes, or an existing one; `addon` for other add-ons."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ import pulumi_eks as eks
 from trainyard.k8s import names
 
 from . import encryption
-from .addons import AddonArgs, addon
 from .documents import versions
-from .documents.eks import AGENT, SYSTEM_NODE_TYPE, VOLUME_GIB, cni_values
+from .documents.eks import AGENT, SYSTEM_NODE_TYPE, VALUES, VOLUME_GIB, cni_values, kubeconfig
 from .documents.iam import control_plane_group
 from .documents.karpenter_iam import CNI_POLICY, CNI_SERVICE_ACCOUNT
 from .documents.tags import named
@@ -24,16 +23,36 @@ from .identity import Identity, IdentityArgs
 
 LOG_TYPES: Final = ("api", "audit", "authenticator", "controllerManager", "scheduler")
 ADMIN_POLICY: Final = "cluster-access-policy/AmazonEKSClusterAdminPolicy"
-# Nodes need the first two to become ready, and the others need a node to become active. A Kubernetes update has the
-# same order: control plane, these two, system nodes, others. kube-proxy may be newer than the kubelet, but not than
-# the API server
+# Nodes need the CNI and kube-proxy to become ready, and the others need a node to become active. A Kubernetes update
+# has the same order: control plane, these two, system nodes, others. kube-proxy may be newer than the kubelet, but not
+# than the API server
 # (https://kubernetes.io/releases/version-skew-policy/#kube-proxy).
 CNI: Final = "vpc-cni"
-ADDONS_BEFORE_NODES: Final = (CNI, "kube-proxy")
 ADDONS_AFTER_NODES: Final = ("coredns", AGENT)
 # Pods that must not run on Karpenter's nodes run on nodes with this label.
 SYSTEM_LABELS: Final = {names.LABEL_ROLE: names.ROLE_SYSTEM}
 HTTPS: Final = 443
+
+
+class AnyCluster(pulumi.ComponentResource):
+    """An EKS cluster: `Cluster` or `ExistingCluster`."""
+
+    kubeconfig: pulumi.Output[str]
+    """The kubeconfig as JSON, without a secret."""
+    oidc_provider_arn: pulumi.Output[str]
+    """The OIDC provider of the cluster in IAM, for roles of service accounts."""
+    oidc_issuer: pulumi.Output[str]
+    """Its issuer, without https://."""
+    access: list[pulumi.Resource]
+    """The resources that give access to the cluster. Delete them after everything in the cluster."""
+    ready: list[pulumi.Resource]
+    """The resources that workloads need: the node group and the add-ons; empty for an existing cluster."""
+    group_id: pulumi.Output[str]
+    """The security group that EKS created for the cluster."""
+    security_group_id: str | None = None
+    """The id of that group for an existing cluster; None if Karpenter finds the group by its tag."""
+    kubernetes: pulumi.Output[str] | None = None
+    """The version of the control plane; None for an existing cluster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +104,7 @@ class ClusterArgs:
     tags: dict[str, str]
 
 
-class Cluster(pulumi.ComponentResource):
+class Cluster(AnyCluster):
     """An EKS cluster with its add-ons and system nodes.
 
     Creates:
@@ -98,19 +117,9 @@ class Cluster(pulumi.ComponentResource):
       workers, pods can't use the node's IAM role;
     - the add-ons, with CoreDNS after the nodes.
 
-    The outputs implement the protocol `trainyard.components.handles.ClusterHandles`. `access` includes the
-    administrators' entries, so that the user who destroys the stack keeps access until nothing is left in the
-    cluster.
+    `access` includes the administrators' entries, so that the user who destroys the stack keeps access until nothing is
+    left in the cluster.
     """
-
-    kubeconfig: pulumi.Output[str]
-    oidc_provider_arn: pulumi.Output[str]
-    oidc_issuer: pulumi.Output[str]
-    access: list[pulumi.Resource]
-    ready: list[pulumi.Resource]
-    group_id: pulumi.Output[str]
-    security_group_id: str | None = None
-    kubernetes: pulumi.Output[str] | None
 
     def __init__(self, name: str, args: ClusterArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:cluster:Cluster", name, None, opts)
@@ -132,20 +141,16 @@ class Cluster(pulumi.ComponentResource):
         self.oidc_issuer = self.eks.oidc_issuer
         self.group_id = self.eks.cluster_security_group_id
         # The versions of the add-ons must be read after the control plane was updated.
-        version: pulumi.Output[str] = self.group_id.apply(lambda _: args.version)
-        self.kubernetes = version
+        self._kubernetes: pulumi.Output[str] = self.group_id.apply(lambda _: args.version)
+        self.kubernetes = self._kubernetes
         self.access = [*self._access(name), *self._private_access(name)]
-        self._common = AddonArgs(
-            cluster=args.name, kubernetes=version, versions=args.addon_versions, tags=args.tags
-        )
         cni = self._cni_identity()
         before = [
-            *self._addons(name, ADDONS_BEFORE_NODES[1:], [self.eks]),
-            addon(
-                CNI,
+            self._addon(name, "kube-proxy", [self.eks]),
+            self._addon(
                 name,
-                self._common,
-                pulumi.ResourceOptions(parent=self, depends_on=[self.eks, *cni.granted]),
+                CNI,
+                [self.eks, *cni.granted],
                 service_account_role_arn=cni.role_arn,
                 configuration_values=cni_values(args.tags),
             ),
@@ -171,7 +176,7 @@ class Cluster(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self, depends_on=[*args.after, *before, *self._grants()]),
         )
         """The node group of the system nodes."""
-        after = self._addons(name, ADDONS_AFTER_NODES, [self.nodes])
+        after = [self._addon(name, each, [self.nodes]) for each in ADDONS_AFTER_NODES]
         self.ready = [self.nodes, *before, *after]
         self.register_outputs(
             {
@@ -325,13 +330,123 @@ class Cluster(pulumi.ComponentResource):
             for cidr in self._args.private_access_cidrs
         ]
 
-    def _addons(
-        self, name: str, names: tuple[str, ...], after: list[pulumi.Resource]
-    ) -> list[pulumi.Resource]:
-        return [
-            addon(each, name, self._common, pulumi.ResourceOptions(parent=self, depends_on=after))
-            for each in names
+    def _addon(self, prefix: str, name: str, after: list[pulumi.Resource], **further: Any) -> aws.eks.Addon:
+        args = self._args
+        opts = pulumi.ResourceOptions(parent=self, depends_on=after)
+        return addon(
+            name, prefix, args.name, self._kubernetes, args.addon_versions, args.tags, opts, **further
+        )
+
+
+def addon(
+    name: str,
+    prefix: str,
+    cluster: str,
+    kubernetes: pulumi.Input[str],
+    pinned: Mapping[str, str],
+    tags: dict[str, str],
+    opts: pulumi.ResourceOptions,
+    **further: Any,
+) -> aws.eks.Addon:
+    """Register an EKS add-on with its pinned version, or EKS's default for the Kubernetes version.
+
+    The inputs always contain a version. Otherwise the add-on keeps its first version, because EKS does not update
+    add-ons with the control plane (https://docs.aws.amazon.com/eks/latest/userguide/update-cluster.html, step 4).
+
+    Args:
+        name: The name of the add-on.
+        prefix: The prefix of the resource's name.
+        cluster: The cluster's name.
+        kubernetes: The Kubernetes version, an output that resolves after the control plane was updated to it.
+        pinned: The pinned versions, by add-on.
+        tags: The tags of the add-on.
+        opts: The options of the resource.
+        further: Other arguments of `aws.eks.Addon`.
+    """
+    version: pulumi.Input[str] | None = pinned.get(name)
+    if version is None:
+        version = aws.eks.get_addon_version_output(
+            addon_name=name,
+            kubernetes_version=kubernetes,
+            most_recent=False,
+            opts=pulumi.InvokeOutputOptions(parent=opts.parent),
+        ).version
+    return aws.eks.Addon(
+        f"{prefix}-{name}",
+        cluster_name=cluster,
+        addon_name=name,
+        addon_version=version,
+        configuration_values=further.pop("configuration_values", VALUES.get(name)),
+        resolve_conflicts_on_create="OVERWRITE",
+        resolve_conflicts_on_update="OVERWRITE",
+        tags=tags,
+        opts=opts,
+        **further,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExistingClusterArgs:
+    """An existing cluster: the values of DescribeCluster, and its OIDC provider in IAM."""
+
+    name: str
+    """The cluster's name."""
+    region: str
+    endpoint: str
+    """The address of the API server."""
+    certificate_authority: str
+    """The certificate authority of the API server, in base64."""
+    oidc_provider_arn: str
+    oidc_issuer: str
+    """The issuer, with or without https://."""
+    security_group_id: str
+    """The security group that EKS created for the cluster."""
+    worker_role_arn: pulumi.Input[str]
+    """The role of Karpenter's nodes, which may join the cluster."""
+    profile: str | None = None
+    tags: dict[str, str]
+
+
+class ExistingCluster(AnyCluster):
+    """An existing EKS cluster.
+
+    Creates an access entry, with which Karpenter's nodes can join the cluster.
+
+    The owner of the cluster manages its system nodes, its add-ons and the permissions of the deploying user. Its
+    authentication mode must support access entries.
+    """
+
+    def __init__(
+        self, name: str, args: ExistingClusterArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("trainyard:cluster:ExistingCluster", name, None, opts)
+        self.kubeconfig = pulumi.Output.from_input(
+            kubeconfig(
+                cluster=args.name,
+                region=args.region,
+                endpoint=args.endpoint,
+                authority=args.certificate_authority,
+                profile=args.profile,
+            )
+        )
+        self.oidc_provider_arn = pulumi.Output.from_input(args.oidc_provider_arn)
+        self.oidc_issuer = pulumi.Output.from_input(args.oidc_issuer.removeprefix("https://"))
+        self.group_id = pulumi.Output.from_input(args.security_group_id)
+        self.security_group_id = args.security_group_id
+        self.access = [
+            aws.eks.AccessEntry(
+                f"{name}-workers",
+                cluster_name=args.name,
+                principal_arn=args.worker_role_arn,
+                type="EC2_LINUX",
+                tags=args.tags,
+                opts=pulumi.ResourceOptions(parent=self),
+            )
         ]
+        self.ready = []
+        self.register_outputs(
+            {"name": args.name, "oidcProviderArn": self.oidc_provider_arn, "oidcIssuer": self.oidc_issuer}
+        )
 
 
 def short_names(principals: tuple[str, ...]) -> dict[str, str]:

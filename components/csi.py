@@ -11,7 +11,7 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_kubernetes as k8s
 
-from .addons import AddonArgs, addon
+from .cluster import addon
 from .documents import iam
 from .identity import Identity, IdentityArgs
 
@@ -116,11 +116,10 @@ class Csi(pulumi.ComponentResource):
 
     def _addon(self, name: str, after: list[pulumi.Resource], **more: Any) -> aws.eks.Addon:
         args = self._args
-        common = AddonArgs(
-            cluster=args.cluster, kubernetes=args.kubernetes, versions=args.addon_versions, tags=args.tags
-        )
         opts = pulumi.ResourceOptions(parent=self, depends_on=after)
-        return addon(name, self._name, common, opts, **more)
+        return addon(
+            name, self._name, args.cluster, args.kubernetes, args.addon_versions, args.tags, opts, **more
+        )
 
     def _storage_class(self, driver: aws.eks.Addon) -> k8s.storage.v1.StorageClass:
         return k8s.storage.v1.StorageClass(

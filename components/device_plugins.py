@@ -11,7 +11,7 @@ import pulumi_kubernetes as k8s
 
 from trainyard.k8s.names import DEVICE_PLUGIN_NAMESPACE
 
-from . import service_accounts
+from . import identity
 from .documents import pods, versions
 from .documents.device_plugins import NAMES, NAMESPACE_LABELS, NEURON_RULES, daemon_set, where
 from .documents.pool import GPU, NEURON, Pool
@@ -79,7 +79,7 @@ class DevicePlugins(pulumi.ComponentResource):
             spec=pods.closed(),
             opts=pulumi.ResourceOptions(parent=self, depends_on=[namespace]),
         )
-        service_accounts.without_token(DEVICE_PLUGIN_NAMESPACE, self, namespace)
+        identity.without_token(DEVICE_PLUGIN_NAMESPACE, self, namespace)
 
     def _rights(self, name: str) -> list[pulumi.Resource]:
         """Create the service account `name` and its RBAC."""

@@ -1,4 +1,4 @@
-"""An IAM role for one Kubernetes service account."""
+"""IAM roles: for service accounts, for service accounts of users with access to a bucket, and for nodes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 
 import pulumi
 import pulumi_aws as aws
+import pulumi_kubernetes as k8s
 
 from .documents import iam
+from .documents.karpenter_iam import CNI_POLICY, NODE_ROLE_POLICIES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,3 +83,198 @@ class Identity(pulumi.ComponentResource):
             )
         self.role_arn = role.arn
         self.register_outputs({"roleArn": self.role_arn})
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketAccess:
+    """A service account and its access to one bucket."""
+
+    name: str
+    """The name of the service account."""
+    namespace: str
+    """The namespace of the service account."""
+    bucket_arn: pulumi.Input[str]
+    """The ARN of the bucket."""
+    prefix: str | None = None
+    """The prefix of the objects; None for all."""
+    key_arn: pulumi.Input[str] | None = None
+    """The key that encrypts the bucket, if the role must be allowed to use it."""
+    write: bool = False
+    """Whether the role can also write objects."""
+    more: Mapping[str, pulumi.Input[str]] = field(default_factory=dict)
+    """Other policies of the role as JSON, by short name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceAccountsArgs:
+    """The service accounts."""
+
+    prefix: str
+    """The prefix of the roles' names."""
+    accounts: tuple[BucketAccess, ...]
+    """The service accounts and their access."""
+    oidc_provider_arn: pulumi.Input[str]
+    oidc_issuer: pulumi.Input[str]
+    after: list[pulumi.Resource]
+    """Resources that must exist first, among them the namespaces of the accounts."""
+    tags: dict[str, str]
+
+
+class ServiceAccounts(pulumi.ComponentResource):
+    """Service accounts with access to a bucket.
+
+    Creates, for each account:
+
+    - an IAM role that only this service account can assume, with the policy for its bucket;
+    - the service account, with the role's annotation and without a token for the Kubernetes API.
+    """
+
+    def __init__(
+        self, name: str, args: ServiceAccountsArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("trainyard:identity:ServiceAccounts", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        self.objects: list[pulumi.Resource] = []
+        """The service accounts."""
+        for account in args.accounts:
+            identity = Identity(
+                f"{args.prefix}-{account.name}",
+                IdentityArgs(
+                    namespace=account.namespace,
+                    service_account=account.name,
+                    oidc_provider_arn=args.oidc_provider_arn,
+                    oidc_issuer=args.oidc_issuer,
+                    policies={"bucket": _policy(account), **account.more},
+                    tags=args.tags,
+                ),
+                child,
+            )
+            made = k8s.core.v1.ServiceAccount(
+                f"{account.namespace}-{account.name}",
+                metadata={
+                    "name": account.name,
+                    "namespace": account.namespace,
+                    "annotations": {"eks.amazonaws.com/role-arn": identity.role_arn},
+                },
+                automount_service_account_token=False,
+                opts=pulumi.ResourceOptions(parent=self, depends_on=[*args.after, *identity.granted]),
+            )
+            self.objects.append(made)
+        self.register_outputs({"accounts": [account.name for account in args.accounts]})
+
+
+def _policy(account: BucketAccess) -> pulumi.Output[str]:
+    known = pulumi.Output.all(bucket=account.bucket_arn, key=account.key_arn)
+    return pulumi.Output.json_dumps(
+        known.apply(
+            lambda values: iam.bucket_access(
+                bucket_arn=values["bucket"],
+                prefix=account.prefix,
+                key_arn=values["key"],
+                write=account.write,
+            )
+        )
+    )
+
+
+def without_token(
+    namespace: str, parent: pulumi.Resource, after: pulumi.Resource
+) -> k8s.core.v1.ServiceAccountPatch:
+    """Remove the API token from pods of the service account `default` in the namespace that `after` creates.
+
+    This is a patch, because a controller of the cluster creates the account, shortly before or after it.
+    """
+    return k8s.core.v1.ServiceAccountPatch(
+        f"{namespace}-default",
+        metadata={"name": "default", "namespace": namespace},
+        automount_service_account_token=False,
+        opts=pulumi.ResourceOptions(parent=parent, depends_on=[after]),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRolesArgs:
+    """The roles of nodes."""
+
+    prefix: str
+    partition: str = "aws"
+    system: bool = True
+    """Whether there is a role for system nodes."""
+    instance_profile: bool = False
+    """Whether the workers' role gets an instance profile. Karpenter can't create one without access to IAM."""
+    cni: bool = False
+    """Whether nodes have the permissions of the VPC CNI. This is for a VPC CNI without its own role."""
+    tags: dict[str, str]
+
+
+class NodeRoles(pulumi.ComponentResource):
+    """The IAM roles of nodes.
+
+    Creates two roles for EC2 instances, with only the policies that a node needs:
+
+    - `system`, for the managed node group;
+    - `worker`, for Karpenter's nodes, with an instance profile if `instance_profile` is set.
+
+    They are separate so that Karpenter can only pass the second one. An instance needs its role and `attachments`
+    to become a node.
+    """
+
+    worker_profile_name: pulumi.Output[str] | None
+    """The instance profile of the workers' role, if requested."""
+
+    def __init__(self, name: str, args: NodeRolesArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:identity:NodeRoles", name, None, opts)
+        self._args = args
+        self.attachments: list[pulumi.Resource] = []
+        """The policy attachments and the instance profile, which a node needs in addition to its role."""
+        self._system = self._role(f"{args.prefix}-system-node") if args.system else None
+        self.worker = self._role(f"{args.prefix}-worker-node")
+        """The role of Karpenter's nodes."""
+        self.worker_profile_name = (
+            self._profile(f"{args.prefix}-worker-node") if args.instance_profile else None
+        )
+        self.register_outputs(
+            {
+                "systemRoleArn": self._system.arn if self._system else None,
+                "workerRoleArn": self.worker.arn,
+                "workerProfileName": self.worker_profile_name,
+            }
+        )
+
+    @property
+    def system(self) -> aws.iam.Role:
+        """The role of the system nodes.
+
+        Raises:
+            LookupError: This stack has no system nodes.
+        """
+        if self._system is None:
+            raise LookupError("this stack makes no system nodes, so that there is no role for them")
+        return self._system
+
+    def _profile(self, name: str) -> pulumi.Output[str]:
+        profile = aws.iam.InstanceProfile(
+            name, role=self.worker.name, tags=self._args.tags, opts=pulumi.ResourceOptions(parent=self)
+        )
+        self.attachments.append(profile)
+        found: pulumi.Output[str] = profile.name
+        return found
+
+    def _role(self, name: str) -> aws.iam.Role:
+        child = pulumi.ResourceOptions(parent=self)
+        role = aws.iam.Role(
+            name,
+            assume_role_policy=json.dumps(iam.service_trust("ec2.amazonaws.com")),
+            tags=self._args.tags,
+            opts=child,
+        )
+        for policy in (*NODE_ROLE_POLICIES, *((CNI_POLICY,) if self._args.cni else ())):
+            self.attachments.append(
+                aws.iam.RolePolicyAttachment(
+                    f"{name}-{policy}",
+                    role=role.name,
+                    policy_arn=f"arn:{self._args.partition}:iam::aws:policy/{policy}",
+                    opts=child,
+                )
+            )
+        return role

@@ -1,17 +1,22 @@
-"""The VPC of a cluster and its workers."""
+"""The VPC of a cluster and its workers: `Network` creates one, `ExistingNetwork` uses one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
 import pulumi
 import pulumi_aws as aws
 
-from .documents import vpc
+from .documents import iam, vpc
+from .documents.pool import DISCOVERY_TAG
 from .documents.tags import named
-from .endpoints import Endpoints, EndpointsArgs, endpoint_policy
-from .flow_logs import FlowLogs, FlowLogsArgs
-from .worker_group import WorkerGroup, WorkerGroupArgs
+
+HTTPS: Final = 443
+# The aggregation interval of a flow, in seconds. It is the shorter of the two that EC2 offers.
+AGGREGATION_SECONDS: Final = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +24,31 @@ class FlowLogSettings:
     """The key and the retention of a VPC's flow logs."""
 
     key_arn: pulumi.Input[str]
-    """The key that encrypts the log group. CloudWatch Logs must be allowed to use it."""
+    """The key that encrypts the log group. CloudWatch Logs must be allowed to use it
+    (`documents.iam.logs_key_policy`).
+    """
     retention_days: int
+
+
+class AnyNetwork(pulumi.ComponentResource):
+    """A VPC for a cluster: `Network` or `ExistingNetwork`."""
+
+    vpc_id: pulumi.Output[str]
+    """The id of the VPC."""
+    private_by_zone: dict[str, pulumi.Output[str]]
+    """The subnets of nodes, by zone."""
+    private_subnet_ids: list[pulumi.Output[str]]
+    """The subnets of nodes."""
+    public_subnet_ids: list[pulumi.Output[str]]
+    """The public subnets."""
+    worker_group_id: pulumi.Output[str]
+    """The security group of workers."""
+    worker_group: list[pulumi.Resource]
+    """That security group and its rules; empty for an existing group."""
+    held: list[pulumi.Resource]
+    """The subnets and security groups of the stack. A leftover network interface prevents their deletion."""
+    egress: list[pulumi.Resource]
+    """The resources that nodes need to reach AWS and each other. Delete them after everything in the cluster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +74,7 @@ class NetworkArgs:
     tags: dict[str, str]
 
 
-class Network(pulumi.ComponentResource):
+class Network(AnyNetwork):
     """A VPC for a cluster and its workers.
 
     Creates:
@@ -56,23 +84,17 @@ class Network(pulumi.ComponentResource):
     - an internet gateway, and NAT gateways with their addresses: one for all zones, or one per zone;
     - routes: from public subnets to the internet gateway, from private subnets to their NAT gateway, and from
       private subnets to S3 through a gateway endpoint, so that models and image layers cost no NAT;
-    - an interface endpoint for each service in `interface_endpoints`;
-    - the security group of workers (`WorkerGroup`);
-    - with `flow_logs`, the VPC's flow logs in an encrypted log group.
+    - an interface endpoint for each service in `interface_endpoints`, with the service's public DNS name and open to
+      the VPC only;
+    - the security group of workers: it allows all traffic between its members and HTTPS egress (images, S3 and the AWS
+      APIs, through NAT or endpoints), and nothing else. It alone has Karpenter's discovery tag. Nodes also have the
+      cluster's own security group, which allows traffic between them and the control plane;
+    - with `flow_logs`, the flow log of accepted and rejected traffic, in an encrypted log group to which only its own
+      IAM role can write.
 
     It removes all rules from the VPC's default security group, so that a resource without its own group has no
-    access. With `private`, there are no public subnets, no internet gateway and no NAT gateway. The outputs
-    implement the protocol `trainyard.components.handles.NetworkHandles`.
+    access. With `private`, there are no public subnets, no internet gateway and no NAT gateway.
     """
-
-    vpc_id: pulumi.Output[str]
-    private_by_zone: dict[str, pulumi.Output[str]]
-    private_subnet_ids: list[pulumi.Output[str]]
-    public_subnet_ids: list[pulumi.Output[str]]
-    worker_group_id: pulumi.Output[str]
-    worker_group: list[pulumi.Resource]
-    held: list[pulumi.Resource]
-    egress: list[pulumi.Resource]
 
     def __init__(self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:network:Network", name, None, opts)
@@ -107,11 +129,7 @@ class Network(pulumi.ComponentResource):
             tags=named(args.tags, f"{name}-default"),
             opts=self._child,
         )
-        group = WorkerGroup(
-            f"{name}-workers",
-            WorkerGroupArgs(cluster=args.cluster, vpc_id=self.vpc.id, tags=args.tags),
-            self._child,
-        )
+        group = _WorkerGroup(f"{name}-workers", args.cluster, self.vpc.id, args.tags, self._child)
         self.worker_group_id = group.group_id
         self.worker_group = group.objects
         self.held = [*self.private, *self.public, *group.objects]
@@ -120,18 +138,7 @@ class Network(pulumi.ComponentResource):
         self._gateway_endpoint(tables)
         self._interface_endpoints()
         if args.flow_logs is not None:
-            FlowLogs(
-                f"{name}-flow-logs",
-                FlowLogsArgs(
-                    cluster=args.cluster,
-                    region=args.region,
-                    vpc_id=self.vpc.id,
-                    key_arn=args.flow_logs.key_arn,
-                    retention_days=args.flow_logs.retention_days,
-                    tags=args.tags,
-                ),
-                self._child,
-            )
+            _FlowLogs(f"{name}-flow-logs", args, args.flow_logs, self.vpc.id, self._child)
         self.register_outputs(
             {
                 "vpcId": self.vpc_id,
@@ -212,20 +219,15 @@ class Network(pulumi.ComponentResource):
 
     def _interface_endpoints(self) -> None:
         if self._args.interface_endpoints:
-            endpoints = Endpoints(
+            self.egress += _Endpoints(
                 f"{self._name}-endpoints",
-                EndpointsArgs(
-                    region=self._args.region,
-                    vpc_id=self.vpc.id,
-                    cidr=self._args.cidr,
-                    subnet_ids=self.private_subnet_ids,
-                    services=self._args.interface_endpoints,
-                    owner=self._owner,
-                    tags=self._args.tags,
-                ),
+                self._args,
+                self._args.cidr,
+                self.vpc.id,
+                self.private_subnet_ids,
+                self._owner,
                 self._child,
-            )
-            self.egress += endpoints.objects
+            ).objects
 
     def _nat(self, zone: str, subnet: aws.ec2.Subnet, gateway: aws.ec2.InternetGateway) -> aws.ec2.NatGateway:
         address = aws.ec2.Eip(
@@ -258,3 +260,248 @@ class Network(pulumi.ComponentResource):
         return aws.ec2.RouteTableAssociation(
             f"{self._name}-{suffix}", route_table_id=table.id, subnet_id=subnet.id, opts=self._child
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExistingNetworkArgs:
+    """An existing VPC. Request endpoints and flow logs only if the VPC has none."""
+
+    region: str
+    cluster: str
+    vpc_id: str
+    private_subnet_ids: Mapping[str, str]
+    """The subnets of nodes, by zone."""
+    public_subnet_ids: Mapping[str, str] = field(default_factory=dict)
+    """Public subnets, by zone."""
+    worker_group_id: str | None = None
+    """The security group of workers. Without one, the component creates it."""
+    cidr: str | None = None
+    """The address range of the VPC, which interface endpoints need."""
+    interface_endpoints: tuple[str, ...] = ()
+    flow_logs: FlowLogSettings | None = None
+    tags: dict[str, str]
+
+
+class ExistingNetwork(AnyNetwork):
+    """An existing VPC, named by its ids.
+
+    Creates the security group of workers, unless `worker_group_id` names one, and the interface endpoints and flow
+    logs that the arguments request.
+
+    Subnets and routes stay unchanged and get no tags: Karpenter finds the subnets by their ids. The component does
+    not check whether they are suitable; `make preflight` does for a stack file.
+
+    Raises:
+        ValueError: `interface_endpoints` is set without `cidr`.
+    """
+
+    def __init__(
+        self, name: str, args: ExistingNetworkArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("trainyard:network:ExistingNetwork", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        self.vpc_id = pulumi.Output.from_input(args.vpc_id)
+        self.private_by_zone = {
+            zone: pulumi.Output.from_input(subnet) for zone, subnet in args.private_subnet_ids.items()
+        }
+        self.private_subnet_ids = list(self.private_by_zone.values())
+        self.public_subnet_ids = [
+            pulumi.Output.from_input(subnet) for subnet in args.public_subnet_ids.values()
+        ]
+        self.worker_group = []
+        if args.worker_group_id is None:
+            group = _WorkerGroup(f"{name}-workers", args.cluster, args.vpc_id, args.tags, child)
+            self.worker_group_id = group.group_id
+            self.worker_group = group.objects
+        else:
+            self.worker_group_id = pulumi.Output.from_input(args.worker_group_id)
+        self.held = [*self.worker_group]
+        self.egress = [*self.worker_group]
+        if args.interface_endpoints:
+            if args.cidr is None:
+                raise ValueError(
+                    f"cidr: interface endpoints in {args.vpc_id} need its address range. Set it."
+                )
+            self.egress += _Endpoints(
+                f"{name}-endpoints", args, args.cidr, args.vpc_id, self.private_subnet_ids, None, child
+            ).objects
+        if args.flow_logs is not None:
+            _FlowLogs(f"{name}-flow-logs", args, args.flow_logs, args.vpc_id, child)
+        self.register_outputs({"vpcId": self.vpc_id, "workerGroupId": self.worker_group_id})
+
+
+class _WorkerGroup(pulumi.ComponentResource):
+    """The security group of Karpenter's nodes."""
+
+    def __init__(
+        self,
+        name: str,
+        cluster: str,
+        vpc_id: pulumi.Input[str],
+        tags: dict[str, str],
+        opts: pulumi.ResourceOptions,
+    ) -> None:
+        super().__init__("trainyard:network:WorkerGroup", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        group = aws.ec2.SecurityGroup(
+            name,
+            description="Workers of the training pools, open to each other (EFA)",
+            vpc_id=vpc_id,
+            tags=named(tags, name, **{DISCOVERY_TAG: cluster}),
+            opts=child,
+        )
+        # EFA traffic is not IP traffic: only rules that reference the group itself allow it, one in each direction
+        # (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html).
+        inward = aws.vpc.SecurityGroupIngressRule(
+            f"{name}-from-each-other",
+            security_group_id=group.id,
+            referenced_security_group_id=group.id,
+            ip_protocol="-1",
+            description="Everything between workers",
+            tags=named(tags, f"{name}-from-each-other"),
+            opts=child,
+        )
+        outward = aws.vpc.SecurityGroupEgressRule(
+            f"{name}-to-each-other",
+            security_group_id=group.id,
+            referenced_security_group_id=group.id,
+            ip_protocol="-1",
+            description="Everything between workers",
+            tags=named(tags, f"{name}-to-each-other"),
+            opts=child,
+        )
+        out = aws.vpc.SecurityGroupEgressRule(
+            f"{name}-out",
+            security_group_id=group.id,
+            cidr_ipv4="0.0.0.0/0",
+            ip_protocol="tcp",
+            from_port=HTTPS,
+            to_port=HTTPS,
+            description="Images, S3 and the AWS APIs, through NAT and endpoints",
+            tags=named(tags, f"{name}-out"),
+            opts=child,
+        )
+        self.group_id: pulumi.Output[str] = group.id
+        self.objects: list[pulumi.Resource] = [group, inward, outward, out]
+        self.register_outputs({"groupId": self.group_id})
+
+
+class _Endpoints(pulumi.ComponentResource):
+    """Interface endpoints, and their security group, which allows HTTPS from the VPC and no egress.
+
+    Their public DNS names need the VPC's attributes `enableDnsSupport` and `enableDnsHostnames`. AWS allows at most one
+    of `subnet_ids` per zone. Delete nodes that have no other route to these services before `objects`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        args: NetworkArgs | ExistingNetworkArgs,
+        cidr: str,
+        vpc_id: pulumi.Input[str],
+        subnet_ids: list[pulumi.Output[str]],
+        owner: tuple[str, str] | None,
+        opts: pulumi.ResourceOptions,
+    ) -> None:
+        super().__init__("trainyard:network:Endpoints", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        group = aws.ec2.SecurityGroup(
+            name,
+            description="Interface endpoints of AWS services",
+            vpc_id=vpc_id,
+            tags=named(args.tags, name),
+            opts=child,
+        )
+        rule = aws.vpc.SecurityGroupIngressRule(
+            f"{name}-from-vpc",
+            security_group_id=group.id,
+            cidr_ipv4=cidr,
+            ip_protocol="tcp",
+            from_port=HTTPS,
+            to_port=HTTPS,
+            description="HTTPS from the VPC",
+            tags=named(args.tags, f"{name}-from-vpc"),
+            opts=child,
+        )
+        self.objects: list[pulumi.Resource] = [rule]
+        for service in args.interface_endpoints:
+            self.objects.append(
+                aws.ec2.VpcEndpoint(
+                    f"{name}-{service}",
+                    vpc_id=vpc_id,
+                    service_name=vpc.service_name(args.region, service),
+                    vpc_endpoint_type="Interface",
+                    private_dns_enabled=True,
+                    policy=endpoint_policy(service, owner),
+                    subnet_ids=subnet_ids,
+                    security_group_ids=[group.id],
+                    tags=named(args.tags, f"{name}-{service}"),
+                    opts=child,
+                )
+            )
+        self.register_outputs({"groupId": group.id})
+
+
+def endpoint_policy(service: str, owner: tuple[str, str] | None) -> str | None:
+    """Return the policy of an endpoint as JSON, None for the default policy, which allows all access."""
+    if owner is None:
+        return None
+    partition, account = owner
+    found = vpc.policy(service, account=account, partition=partition)
+    return None if found is None else json.dumps(found)
+
+
+class _FlowLogs(pulumi.ComponentResource):
+    """The flow log of a VPC, its log group, and the role that only flow logs of this account and region can assume."""
+
+    def __init__(
+        self,
+        name: str,
+        args: NetworkArgs | ExistingNetworkArgs,
+        logs: FlowLogSettings,
+        vpc_id: pulumi.Input[str],
+        opts: pulumi.ResourceOptions,
+    ) -> None:
+        super().__init__("trainyard:network:FlowLogs", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        group = aws.cloudwatch.LogGroup(
+            name,
+            name=iam.flow_logs_group(args.cluster),
+            retention_in_days=logs.retention_days,
+            kms_key_id=logs.key_arn,
+            tags=args.tags,
+            opts=child,
+        )
+
+        def trust(key: str) -> str:
+            document = iam.flow_logs_trust(
+                account=iam.account_of(key), partition=iam.partition_of(key), region=args.region
+            )
+            return json.dumps(document)
+
+        role = aws.iam.Role(
+            name,
+            description=f"Flow logs of the VPC of {args.cluster}",
+            assume_role_policy=pulumi.Output.from_input(logs.key_arn).apply(trust),
+            tags=args.tags,
+            opts=child,
+        )
+        granted = aws.iam.RolePolicy(
+            name,
+            role=role.name,
+            policy=group.arn.apply(lambda arn: json.dumps(iam.flow_logs_writer(log_group_arn=arn))),
+            opts=child,
+        )
+        aws.ec2.FlowLog(
+            name,
+            vpc_id=vpc_id,
+            traffic_type="ALL",
+            log_destination_type="cloud-watch-logs",
+            log_destination=group.arn,
+            iam_role_arn=role.arn,
+            max_aggregation_interval=AGGREGATION_SECONDS,
+            tags=args.tags,
+            # Without its permissions, the first entries are lost.
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[granted]),
+        )
+        self.register_outputs({"logGroupName": group.name})

@@ -23,18 +23,9 @@ import yaml
 
 from trainyard.k8s.names import OPERATOR_NAMESPACE, TRAINER_NAMESPACE
 
-from . import service_accounts
-from .documents import operator_manifests, trainer_manifests
-from .documents.operator_manifests import (
-    LOOKUP_DIRECTORY,
-    MPI,
-    OPERATOR,
-    PYTORCH,
-    definitions,
-    scheme_arguments,
-    token,
-    waves,
-)
+from . import identity
+from .documents import operator_manifests as published
+from .documents.operator_manifests import MPI, OPERATOR, PYTORCH, token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +60,17 @@ class Operators(pulumi.ComponentResource):
         served = {PYTORCH: args.pytorch_jobs, MPI: args.kubectl_image is not None}
         kinds = tuple(kind for kind, is_served in served.items() if is_served)
         arguments: list[Any] = [
-            *scheme_arguments(kinds),
-            f"{operator_manifests.TEMPLATE_ARGUMENT}{LOOKUP_DIRECTORY}/{operator_manifests.TEMPLATE_FILE}",
-            pulumi.Output.concat(operator_manifests.IMAGE_ARGUMENT, args.lookup_image),
+            *published.scheme_arguments(kinds),
+            f"{published.TEMPLATE_ARGUMENT}{published.LOOKUP_DIRECTORY}/{published.TEMPLATE_FILE}",
+            pulumi.Output.concat(published.IMAGE_ARGUMENT, args.lookup_image),
         ]
         if args.kubectl_image is not None:
             arguments.append(f"--mpi-kubectl-delivery-image={args.kubectl_image}")
-        manifests = render(args.manifests, definitions(kinds))
+        manifests = render(args.manifests, published.definitions(kinds))
         with _refusal_of(args.manifests):
-            changed = waves(manifests, args.image, arguments=arguments, kinds=kinds)
+            changed = published.training_operator(manifests, args.image, arguments=arguments, kinds=kinds)
         by_kind = _register(self, OPERATOR, changed, args.after)
-        service_accounts.without_token(OPERATOR_NAMESPACE, self, by_kind["Namespace"])
+        identity.without_token(OPERATOR_NAMESPACE, self, by_kind["Namespace"])
         self.training_operator = by_kind["Deployment"]
         """The operator's Deployment."""
         self.register_outputs({"kinds": list(kinds)})
@@ -113,14 +104,14 @@ class KubeflowTrainer(pulumi.ComponentResource):
         self, name: str, args: KubeflowTrainerArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("trainyard:operators:KubeflowTrainer", name, None, opts)
-        sources = [args.jobset_manifests, *trainer_manifests.parts(args.manifests)]
-        manifests = [each for source in sources for each in render(source, trainer_manifests.DEFINITIONS)]
-        images = {trainer_manifests.TRAINER: args.image, trainer_manifests.JOBSET: args.jobset_image}
+        sources = [args.jobset_manifests, *published.parts(args.manifests)]
+        manifests = [each for source in sources for each in render(source, published.DEFINITIONS)]
+        images = {published.TRAINER: args.image, published.JOBSET: args.jobset_image}
         with _refusal_of(args.manifests, args.jobset_manifests):
-            changed = trainer_manifests.waves(manifests, images)
+            changed = published.kubeflow_trainer(manifests, images)
         by_kind = _register(self, "kubeflow-trainer", changed, args.after)
-        service_accounts.without_token(TRAINER_NAMESPACE, self, by_kind["Namespace"])
-        self.register_outputs({"kinds": list(trainer_manifests.DEFINITIONS)})
+        identity.without_token(TRAINER_NAMESPACE, self, by_kind["Namespace"])
+        self.register_outputs({"kinds": list(published.DEFINITIONS)})
 
 
 @contextmanager

@@ -1,8 +1,9 @@
-"""Torchrun queues, and the controller of their jobs."""
+"""Torchrun queues, and the controller of their jobs: the files in crd/ and config/, with a stack's changes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,13 +15,34 @@ import yaml
 
 from trainyard.k8s import names
 
-from . import service_accounts
-from .documents.operator_manifests import token
-from .documents.torchrun_manifests import FILES, JOB_NAMESPACE_FILE, RIGHTS, waves, with_namespace
+from . import identity
+from .documents.operator_manifests import require, token
+from .documents.pool import off_the_pools
 from .documents.torchrun_queue import Queue, Surroundings, spec, workspaces
 
 # The files that `make manifests` writes. Users without a stack apply the same files with kubectl.
 CHECKOUT: Final = Path(__file__).resolve().parents[1]
+# The files of the checkout, in the order in which users apply them.
+FILES: Final = (
+    "crd/torchrunqueues.torchrun.ai.yaml",
+    "crd/torchrunjobs.torchrun.ai.yaml",
+    "config/deployment.yaml",
+    "config/admission.yaml",
+    "config/network.yaml",
+)
+JOB_NAMESPACE_FILE: Final = "config/network-jobs.yaml"
+RIGHTS: Final = "config/rbac/role.yaml"
+# As for EKS's add-ons and Karpenter: it is evicted from a full node last
+# (https://kubernetes.io/docs/tasks/administer-cluster/guaranteed-scheduling-critical-addon-pods/).
+PRIORITY_CLASS: Final = "system-cluster-critical"
+# The order: first the namespace, last the Deployment.
+FIRST: Final = ("Namespace",)
+LAST: Final = ("Deployment",)
+_SCRAPED: Final = {
+    "prometheus.io/scrape": "true",
+    "prometheus.io/port": str(names.METRICS_PORT),
+    "prometheus.io/path": names.METRICS_PATH,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +101,11 @@ class Torchrun(pulumi.ComponentResource):
             done = [*done, *made]
             namespace = namespace or made[0]
         if namespace is not None:
-            service_accounts.without_token(names.TORCHRUN_NAMESPACE, self, namespace)
-        policies = with_namespace(read_documents(JOB_NAMESPACE_FILE), names.TRAINING_NAMESPACE)
-        return [*done, *(self._register(each, args.after) for each in policies)]
+            identity.without_token(names.TORCHRUN_NAMESPACE, self, namespace)
+        for each in read_documents(JOB_NAMESPACE_FILE):
+            metadata = {**each["metadata"], "namespace": names.TRAINING_NAMESPACE}
+            done.append(self._register({**each, "metadata": metadata}, args.after))
+        return done
 
     def _register(self, manifest: dict[str, Any], after: list[pulumi.Resource]) -> pulumi.Resource:
         metadata = manifest["metadata"]
@@ -137,3 +161,56 @@ def read_documents(*files: str) -> list[dict[str, Any]]:
                 f"{name} of the checkout can't be read, run `make manifests`: {reason}"
             ) from None
     return found
+
+
+def waves(documents: Iterable[dict[str, Any]], image: Any) -> list[list[dict[str, Any]]]:
+    """Return the objects, in waves. A wave only depends on the waves before it.
+
+    `image` replaces the image of the Deployment; it may be an output of another resource. There is no
+    PodDisruptionBudget: with one replica, it would block the drain of every system node, and a controller that
+    starts on another node continues the work of the old one.
+
+    Raises:
+        ValueError: The Deployment of the controller, or the definition of queues or of jobs, is missing.
+    """
+    objects = [copy.deepcopy(each) for each in documents]
+    require(
+        objects,
+        [
+            ("Deployment", names.TORCHRUN_CONTROLLER),
+            ("CustomResourceDefinition", f"{names.TORCHRUN_QUEUES}.{names.TORCHRUN_GROUP}"),
+            ("CustomResourceDefinition", f"{names.TORCHRUN_JOBS}.{names.TORCHRUN_GROUP}"),
+        ],
+        "the files of the torchrun controller",
+    )
+    changed = [_deployment(each, image) if each["kind"] in LAST else each for each in objects]
+    return [
+        [each for each in changed if each["kind"] in FIRST],
+        [each for each in changed if each["kind"] not in (*FIRST, *LAST)],
+        [each for each in changed if each["kind"] in LAST],
+    ]
+
+
+def _deployment(manifest: dict[str, Any], image: Any) -> dict[str, Any]:
+    template = manifest["spec"]["template"]
+    pod = template["spec"]
+    published = {container["image"] for container in pod["containers"]}
+    metadata = template.setdefault("metadata", {})
+    metadata["annotations"] = {**_SCRAPED, **(metadata.get("annotations") or {})}
+    # It creates pods that wait for nodes of the pools, so it does not run on these nodes.
+    pod.setdefault("affinity", off_the_pools())
+    pod.setdefault("priorityClassName", PRIORITY_CLASS)
+    for container in pod["containers"]:
+        # `up` continues when the controller is ready, not when it was started.
+        container.setdefault("readinessProbe", {**container["livenessProbe"], "initialDelaySeconds": 1})
+    # Also in its argument with its own image, which contains the tools of the jobs.
+    manifest["spec"]["template"] = _with_image(template, published, image)
+    return manifest
+
+
+def _with_image(value: Any, published: set[str], image: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_image(entry, published, image) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_with_image(entry, published, image) for entry in value]
+    return image if isinstance(value, str) and value in published else value

@@ -14,7 +14,7 @@ import pulumi_kubernetes as k8s
 from trainyard.k8s import names
 from trainyard.k8s.names import CLUSTER_EVENTS_NAMESPACE, TRAINING_NAMESPACE
 
-from . import service_accounts
+from . import identity
 from .documents import pods
 
 _SCRAPERS = {names.LABEL_SCRAPER: names.SCRAPER}
@@ -101,7 +101,7 @@ class TrainingSpace(pulumi.ComponentResource):
             automount_service_account_token=False,
             opts=self._inside,
         )
-        default = service_accounts.without_token(names.TRAINING_NAMESPACE, self, self.namespace)
+        default = identity.without_token(names.TRAINING_NAMESPACE, self, self.namespace)
         self.objects += [launcher, trainer, default]
 
     def _network(self) -> None:

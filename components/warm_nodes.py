@@ -1,16 +1,24 @@
-"""Warm nodes: nodes that Karpenter keeps without a job, so that the next job starts at once."""
+"""Warm nodes: nodes that Karpenter keeps without a job, so that the next job starts at once.
+
+Their pods request almost nothing, so that placeholders and workers fit on the same node. Every job would have to
+preempt a pod as large as a worker, and its Deployment would at once request another node in place of the one
+that the job took.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pulumi
 import pulumi_kubernetes as k8s
 
 from trainyard.k8s import names
 
+from .documents import pods
 from .documents.pool import Pool
-from .documents.warm_nodes import deployment, labels, name_of
+
+JsonObject = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,3 +77,72 @@ class WarmNodes(pulumi.ComponentResource):
                 opts=pulumi.ResourceOptions(parent=self),
             )
         )
+
+
+def name_of(pool: Pool) -> str:
+    """Return the name of the pool's Deployment, in the training namespace."""
+    return f"warm-{pool.name}"
+
+
+def labels(pool: Pool) -> dict[str, str]:
+    """Return the labels of the pool's warm pods."""
+    return {names.LABEL_ROLE: names.ROLE_WARM, names.LABEL_POOL: pool.name}
+
+
+def beside(pool: Pool) -> JsonObject:
+    """Return the parts of a pod's `spec` that place it beside a warm pod, with the same priority.
+
+    Such a pod keeps no node of the pool by itself. Karpenter calls a node empty if it only has pods of DaemonSets
+    (https://karpenter.sh/docs/concepts/disruption/). A warm pod that is replaced comes back beside this pod, because
+    the scheduler prefers nodes whose pods require it (`hardPodAffinityWeight` of
+    https://kubernetes.io/docs/reference/config-api/kube-scheduler-config.v1/).
+    """
+    return {
+        "priorityClassName": names.WARM_PRIORITY_CLASS,
+        "nodeSelector": {names.LABEL_NODEPOOL: pool.name},
+        "tolerations": pool.tolerations,
+        "affinity": {"podAffinity": _with(labels(pool))},
+    }
+
+
+def deployment(pool: Pool, image: str) -> JsonObject:
+    """Return the `spec` of the Deployment: `pool.warm_nodes` pods, one per node of the pool."""
+    mine = labels(pool)
+    return {
+        "replicas": pool.warm_nodes,
+        "selector": {"matchLabels": mine},
+        # Never more pods than `warm_nodes`: one more pod would launch one more node.
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "100%"}},
+        # A pod that waits for capacity is no failure of the Deployment; EC2 may lack it for hours.
+        "progressDeadlineSeconds": 86400,
+        "template": {
+            "metadata": {"labels": mine},
+            "spec": {
+                "priorityClassName": names.WARM_PRIORITY_CLASS,
+                "nodeSelector": {names.LABEL_NODEPOOL: pool.name},
+                "tolerations": pool.tolerations,
+                "affinity": {"podAntiAffinity": _with(mine)},
+                "automountServiceAccountToken": False,
+                "enableServiceLinks": False,
+                "terminationGracePeriodSeconds": 1,
+                "securityContext": pods.pod(),
+                "containers": [
+                    {
+                        "name": "warm",
+                        "image": image,
+                        "resources": {
+                            "requests": pods.SMALL_REQUESTS,
+                            "limits": {"memory": pods.SMALL_REQUESTS["memory"]},
+                        },
+                        "securityContext": pods.container(),
+                    }
+                ],
+            },
+        },
+    }
+
+
+def _with(labels: dict[str, str]) -> JsonObject:
+    """Return the affinity to nodes with pods that have these labels."""
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}

@@ -12,8 +12,7 @@ import pulumi
 
 from components.documents import checkpoints, iam
 from components.documents.torchrun_queue import LOGS_PREFIX, WORKSPACES_PREFIX, Queue
-from components.identity import Identity, IdentityArgs
-from components.service_accounts import BucketAccess, ServiceAccounts, ServiceAccountsArgs
+from components.identity import BucketAccess, Identity, IdentityArgs, ServiceAccounts, ServiceAccountsArgs
 from components.storage import ModelBucket
 from infra.foundation import Foundation
 from infra.settings import Settings

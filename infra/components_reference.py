@@ -17,22 +17,14 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs" / "components.md"
 # In the order in which a program uses them.
 MODULES: Final = (
-    *("network", "existing_network", "endpoints", "flow_logs", "worker_group", "node_roles", "encryption"),
-    *("cluster", "existing_cluster", "identity", "karpenter", "pools", "warm_nodes", "device_plugins", "csi"),
-    *(
-        "lustre",
-        "storage",
-        "registry",
-        "service_accounts",
-        "training",
-        "operators",
-        "launcher_job",
-        "torchrun",
-    ),
-    *("node_check", "fabric_check", "debug_pod", "drain"),
+    *("network", "identity", "encryption", "cluster", "karpenter", "pools", "warm_nodes", "device_plugins"),
+    *("csi", "lustre", "storage", "registry", "training", "operators", "launcher_job", "torchrun"),
+    *("node_check", "debug_pod", "drain"),
 )
-# Modules for the other components or the program of the checkout.
-INTERNAL: Final = ("addons", "fixed_settings", "handles")
+# Modules for the program of the checkout.
+INTERNAL: Final = ("fixed_settings",)
+# Classes with the outputs that new and existing networks and clusters share.
+BASES: Final = ("AnyNetwork", "AnyCluster")
 # Arguments that mean the same everywhere.
 COMMON: Final = {
     "after": "Resources that must exist before the component's resources and until they are deleted.",
@@ -85,14 +77,17 @@ from the facts of its instance type.
 
 def classes(module: str) -> list[ast.ClassDef]:
     """Return the public classes of a module of the components."""
-    tree = ast.parse((ROOT / "components" / f"{module}.py").read_text())
-    found = [each for each in tree.body if isinstance(each, ast.ClassDef) and not each.name.startswith("_")]
-    return [each for each in found if each.name not in ("AtDelete", "Rule")]
+    found = [
+        each
+        for each in _tree(module).body
+        if isinstance(each, ast.ClassDef) and not each.name.startswith("_")
+    ]
+    return [each for each in found if each.name not in ("AtDelete", "Rule", *BASES)]
 
 
 def is_component(node: ast.ClassDef) -> bool:
     """Return whether the class is a resource, and not its arguments."""
-    return any("Resource" in ast.unparse(base) for base in node.bases)
+    return any("Resource" in ast.unparse(base) or ast.unparse(base) in BASES for base in node.bases)
 
 
 def described(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
@@ -117,14 +112,9 @@ def arguments(node: ast.ClassDef) -> list[tuple[str, str, str, str]]:
     return found
 
 
-def outputs(node: ast.ClassDef) -> dict[str, str]:
+def outputs(module: str, node: ast.ClassDef) -> dict[str, str]:
     """Return the meaning of each public attribute of a component, by name."""
-    handles = {
-        each.name.removesuffix("Handles"): {name: text for name, _, _, text in arguments(each)}
-        for each in classes("handles")
-    }
-    of_kind = next((handles[kind] for kind in handles if node.name.endswith(kind)), {})
-    found: dict[str, str] = {}
+    found = {name: text for base in _bases(module, node) for name, _, _, text in arguments(base)}
     for statement in node.body:
         if isinstance(statement, ast.FunctionDef) and _is_property(statement):
             found[statement.name] = (ast.get_docstring(statement) or "").splitlines()[0]
@@ -134,8 +124,17 @@ def outputs(node: ast.ClassDef) -> dict[str, str]:
         )
         name = str(getattr(target, "attr", None) or getattr(target, "id", "_"))
         if not name.startswith("_"):
-            found[name] = text or found.get(name) or of_kind.get(name, "")
+            found[name] = text or found.get(name, "")
     return found
+
+
+def _bases(module: str, node: ast.ClassDef) -> list[ast.ClassDef]:
+    wanted = {ast.unparse(base) for base in node.bases} & set(BASES)
+    return [each for each in _tree(module).body if isinstance(each, ast.ClassDef) and each.name in wanted]
+
+
+def _tree(module: str) -> ast.Module:
+    return ast.parse((ROOT / "components" / f"{module}.py").read_text())
 
 
 def _in_constructor(node: ast.ClassDef) -> Iterator[tuple[ast.stmt, str]]:
@@ -202,26 +201,28 @@ COLUMNS: Final = ("Argument", "Type", "Default", "Meaning")
 
 def section(module: str) -> str:
     """Return the part of the page about a module."""
-    parts = []
-    for node in sorted(classes(module), key=lambda each: not is_component(each)):
-        rows: Sequence[tuple[str, ...]] = []
+    parts, described_later = [], []
+    for node in classes(module):
         if not is_component(node):
-            rows = [
+            # The classes of arguments are above their component.
+            rows: Sequence[tuple[str, ...]] = [
                 (f"`{name}`", f"`{type_}`", default, text) for name, type_, default, text in arguments(node)
             ]
             text = ast.get_docstring(node) or ""
-            parts.append(f"### {node.name}\n\n{text}\n\n{_table(COLUMNS, rows)}")
+            described_later.append(f"### {node.name}\n\n{text}\n\n{_table(COLUMNS, rows)}")
             continue
-        text = ast.get_docstring(node) or ""
+        text, rows = ast.get_docstring(node) or "", []
         if module == "drain":
             text, rows = _parameters(node)
         text = text.replace("Raises:\n    ", "Raises ")
         parts.append(f"## {node.name}\n\n`trainyard.components.{module}`\n\n{text}\n")
         if rows:
             parts.append(_table(COLUMNS, rows))
-        found = [(f"`{name}`", text) for name, text in outputs(node).items()]
+        found = [(f"`{name}`", text) for name, text in outputs(module, node).items()]
         if found:
             parts.append(_table(("Output", "Meaning"), found))
+        parts += described_later
+        described_later = []
     return "\n".join(parts)
 
 

@@ -6,16 +6,20 @@ from dataclasses import dataclass
 
 import pulumi
 
-from components.cluster import Cluster, ClusterArgs
+from components.cluster import AnyCluster, Cluster, ClusterArgs, ExistingCluster, ExistingClusterArgs
 from components.documents import iam
 from components.documents.vpc import private_endpoints
 from components.drain import Remains
 from components.encryption import Encryption, EncryptionArgs
-from components.existing_cluster import ExistingCluster, ExistingClusterArgs
-from components.existing_network import ExistingNetwork, ExistingNetworkArgs
-from components.handles import ClusterHandles, NetworkHandles
-from components.network import FlowLogSettings, Network, NetworkArgs
-from components.node_roles import NodeRoles, NodeRolesArgs
+from components.identity import NodeRoles, NodeRolesArgs
+from components.network import (
+    AnyNetwork,
+    ExistingNetwork,
+    ExistingNetworkArgs,
+    FlowLogSettings,
+    Network,
+    NetworkArgs,
+)
 from infra.settings import ExistingVpc, Settings
 
 # The minimum and the maximum of KMS (https://docs.aws.amazon.com/kms/latest/developerguide/deleting-keys.html).
@@ -35,10 +39,10 @@ class Foundation:
     """
 
     partition: str
-    network: NetworkHandles
+    network: AnyNetwork
     roles: NodeRoles
     keys: Encryption
-    cluster: ClusterHandles
+    cluster: AnyCluster
     alive: list[pulumi.Resource]
     worker_group_id: str | None
     cluster_group_id: str | None
@@ -78,7 +82,7 @@ def build(
         opts,
     )
     network = _network(settings, keys, tags, opts)
-    cluster: ClusterHandles
+    cluster: AnyCluster
     if given is None:
         cluster = _new_cluster(settings, network, roles, keys, tags, opts, record)
     else:
@@ -120,7 +124,7 @@ def _log_groups(settings: Settings) -> tuple[str, ...]:
 
 def _network(
     settings: Settings, keys: Encryption, tags: dict[str, str], opts: pulumi.ResourceOptions
-) -> NetworkHandles:
+) -> AnyNetwork:
     wanted, name = settings.network, settings.cluster.name
     logs = None
     if wanted.flow_logs and keys.logs_key_arn is not None:
@@ -178,7 +182,7 @@ def _existing_network(
 
 def _new_cluster(
     settings: Settings,
-    network: NetworkHandles,
+    network: AnyNetwork,
     roles: NodeRoles,
     keys: Encryption,
     tags: dict[str, str],

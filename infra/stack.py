@@ -23,11 +23,10 @@ from components.documents.launch import Run
 from components.documents.pool import GPU, NEURON, SPOT
 from components.documents.tags import stack_tags
 from components.drain import Drain
-from components.fabric_check import FabricCheck
 from components.fixed_settings import FixedSettings, StartedRun
 from components.karpenter import Karpenter, KarpenterArgs
 from components.launcher_job import LauncherJob, LauncherJobArgs
-from components.node_check import NodeCheck, NodeCheckArgs
+from components.node_check import FabricCheck, NodeCheck, NodeCheckArgs
 from components.operators import KubeflowTrainer, KubeflowTrainerArgs, Operators, OperatorsArgs
 from components.pools import Placement, PlacementArgs, Pools, PoolsArgs
 from components.registry import Images, ImagesArgs

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import pulumi
 
 from components.csi import Csi, CsiArgs
-from components.documents import warm_nodes
 from components.documents.lustre import directory
 from components.lustre import (
     ExistingFileSystem,
@@ -21,6 +20,7 @@ from components.lustre import (
     S3Link,
 )
 from components.storage import ModelBucket
+from components.warm_nodes import beside
 from infra.foundation import Foundation
 from infra.settings import Lustre as LustreSettings
 from infra.settings import LustreLink, Settings
@@ -187,7 +187,7 @@ def proof(
                 claim=claim,
                 mount_path=path,
                 writes=writes,
-                placement=warm_nodes.beside(kept[0]),
+                placement=beside(kept[0]),
                 after=[*mounted.ready, *after],
             ),
             opts,

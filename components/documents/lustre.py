@@ -13,7 +13,6 @@ from typing import Any, Final
 from trainyard.k8s import names
 
 from . import pods
-from .warm_nodes import REQUESTS
 
 SCRATCH_2: Final = "SCRATCH_2"
 PERSISTENT_1: Final = "PERSISTENT_1"
@@ -237,7 +236,7 @@ def opening(name: str, image: Any, volume: str, mount_path: str, directory_: str
 def _common(image: Any, volume: str, mount_path: str) -> JsonObject:
     return {
         "image": image,
-        "resources": {"requests": REQUESTS, "limits": {"memory": "128Mi"}},
+        "resources": {"requests": pods.SMALL_REQUESTS, "limits": {"memory": "128Mi"}},
         "volumeMounts": [{"name": volume, "mountPath": mount_path}],
     }
 

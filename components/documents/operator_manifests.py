@@ -1,8 +1,10 @@
-"""The training operator's published manifests, the changes to them, and the init container of workers. Pure.
+"""The published manifests of the training operator, of Kubeflow Trainer and of JobSet, and the changes to them. Pure.
 
-The init container waits until DNS resolves the master's name. The operator's default one runs `alpine:3.10`
-from Docker Hub and does not meet the restricted standard. This one runs the worker's image, so that the node
-pulls no other, and meets the restricted pod security standard. Its text is a Go template of the package
+Entry points: `training_operator` and `kubeflow_trainer`.
+
+The training operator adds an init container to workers, which waits until DNS resolves the master's name. The
+operator's default one runs `alpine:3.10` from Docker Hub and does not meet the restricted pod security standard. This
+one does, and runs the worker's image, so that the node pulls no other. Its text is a Go template of the package
 html/template with the values InitContainerImage, MasterAddr and MaxTries (github.com/kubeflow/training-operator
 v1.9.4, pkg/controller.v1/pytorch/initcontainer.go), so it contains no `<`. Its requests equal its limits.
 Otherwise the pod would lose the QoS class Guaranteed.
@@ -12,10 +14,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from trainyard.k8s.names import OPERATOR_NAMESPACE, POD_USER
+from trainyard.k8s.names import OPERATOR_NAMESPACE, POD_USER, TRAINER_NAMESPACE
 
 from . import pods
 
@@ -29,11 +31,11 @@ THREADS: Final = "--controller-threads=4"
 WEBHOOK: Final = "validator.pytorchjob.training-operator.kubeflow.org"
 LOOKUP: Final = "training-operator-lookup"
 LOOKUP_DIRECTORY: Final = "/etc/config"
-# The port of its webhook and the label of its pods, from its manifests.
+# The port of the managers' webhooks, and the label of the operator's pods, from their manifests.
 WEBHOOK_PORT: Final = 9443
 LABELS: Final = {"control-plane": "kubeflow-training-operator"}
-# It keeps every pod and Service of the cluster in memory.
-OPERATOR_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
+# The managers keep every Job, pod and Service of the cluster in memory.
+MANAGER_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
 # The order: first the namespace, then these objects.
 FIRST: Final = ("Namespace",)
 SECOND: Final = (
@@ -41,6 +43,8 @@ SECOND: Final = (
     "ServiceAccount",
     "ClusterRole",
     "ClusterRoleBinding",
+    "Role",
+    "RoleBinding",
     "ConfigMap",
     "Secret",
 )
@@ -58,7 +62,7 @@ def scheme_arguments(kinds: Sequence[str]) -> list[str]:
     return [*(f"--enable-scheme={kind}" for kind in kinds), THREADS]
 
 
-def waves(
+def training_operator(
     objects: list[JsonObject],
     image: str | None,
     *,
@@ -80,10 +84,8 @@ def waves(
         if each["kind"] != "CustomResourceDefinition" or each["metadata"]["name"] in names_of_kinds
     ]
     chosen = [_changed(each, image, arguments, kinds) for each in wanted]
-    names = {(each["kind"], each["metadata"]["name"]) for each in chosen}
-    for kind, name in (("Deployment", OPERATOR), *(("CustomResourceDefinition", d) for d in names_of_kinds)):
-        if (kind, name) not in names:
-            raise ValueError(f"the training operator's manifests hold no {kind} {name}")
+    needed = [("Deployment", OPERATOR), *(("CustomResourceDefinition", name) for name in names_of_kinds)]
+    require(chosen, needed, "the training operator's manifests")
     for each in chosen:
         lacks_webhook = each["kind"] == "ValidatingWebhookConfiguration" and not each["webhooks"]
         if lacks_webhook and PYTORCH in kinds:
@@ -92,8 +94,25 @@ def waves(
     chosen.append(pods.policy("closed", OPERATOR_NAMESPACE, pods.closed()))
     webhook = pods.port_open(LABELS, WEBHOOK_PORT)
     chosen.append(pods.policy("webhook", OPERATOR_NAMESPACE, webhook))
-    last = [each for each in chosen if each["kind"] not in (*FIRST, *SECOND)]
-    return [*([each for each in chosen if each["kind"] in group] for group in (FIRST, SECOND)), last]
+    return _in_waves(chosen)
+
+
+def require(objects: Iterable[JsonObject], needed: Iterable[tuple[str, str]], source: str) -> None:
+    """Check that these kinds and names are among the objects.
+
+    Raises:
+        ValueError: One is missing.
+    """
+    found = {(each["kind"], each["metadata"]["name"]) for each in objects}
+    for kind, name in needed:
+        if (kind, name) not in found:
+            raise ValueError(f"{source} hold no {kind} {name}")
+
+
+def _in_waves(objects: list[JsonObject]) -> list[list[JsonObject]]:
+    """Return the objects in waves. A wave only depends on the waves before it."""
+    last = [each for each in objects if each["kind"] not in (*FIRST, *SECOND)]
+    return [*([each for each in objects if each["kind"] in group] for group in (FIRST, SECOND)), last]
 
 
 def token(manifest: JsonObject) -> str:
@@ -148,18 +167,9 @@ def _change_operator(template: JsonObject, image: str | None, arguments: Sequenc
             mount = {"name": LOOKUP, "mountPath": LOOKUP_DIRECTORY, "readOnly": True}
             container["volumeMounts"] = [*(container.get("volumeMounts") or []), mount]
             # Its manifests set none of these. It writes no files: its certificates come from a Secret.
-            container["securityContext"] = {
-                "allowPrivilegeEscalation": False,
-                "capabilities": {"drop": ["ALL"]},
-                "readOnlyRootFilesystem": True,
-            }
-            container["resources"] = OPERATOR_RESOURCES
-    spec["securityContext"] = {
-        "runAsNonRoot": True,
-        "runAsUser": POD_USER,
-        "runAsGroup": POD_USER,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
+            container["securityContext"] = pods.container()
+            container["resources"] = MANAGER_RESOURCES
+    spec["securityContext"] = pods.pod()
     spec["volumes"] = [*(spec.get("volumes") or []), {"name": LOOKUP, "configMap": {"name": LOOKUP}}]
 
 
@@ -227,3 +237,117 @@ TEMPLATE: Final = f"""\
               time.sleep(2)
       sys.exit("{{{{.MasterAddr}}}} has no address")
 """
+
+# Both managers run in a namespace of their own. So a stack can change its backend, or run MPIJobs beside TrainJobs,
+# without a conflict with the training operator. Each manager keeps its webhooks' certificate in a Secret and writes the
+# authority into its webhook configurations (github.com/open-policy-agent/cert-controller).
+TRAINER: Final = "kubeflow-trainer-controller-manager"
+JOBSET: Final = "jobset-controller-manager"
+# Parts of Trainer's kustomization (manifests/base). Its overlay also downloads JobSet's manifests.
+PARTS: Final = ("crds", "manager", "rbac", "webhook")
+DEFINITIONS: Final = (
+    "jobsets.jobset.x-k8s.io",
+    "clustertrainingruntimes.trainer.kubeflow.org",
+    "trainingruntimes.trainer.kubeflow.org",
+    "trainjobs.trainer.kubeflow.org",
+)
+# The Secret of Trainer's certificate, which its overlay generates; Trainer fills it.
+CERTIFICATE: Final = "kubeflow-trainer-webhook-cert"
+# The version for Trainer's SDK, which everybody may read.
+_PUBLIC: Final = "kubeflow-trainer-public"
+# JobSet's metrics behind kube-rbac-proxy, which its Deployment does not have.
+_UNUSED: Final = ("jobset-metrics-reader", "jobset-proxy")
+_NAMESPACED: Final = ("ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Secret", "Service", "Deployment")
+
+
+def parts(base: str) -> list[str]:
+    """Return the kustomizations in a directory or at an address such as `https://...//manifests/base?ref=<commit>`."""
+    path, mark, query = base.partition("?")
+    return [f"{path.rstrip('/')}/{part}{mark}{query}" for part in PARTS]
+
+
+def kubeflow_trainer(objects: Sequence[JsonObject], images: Mapping[str, str]) -> list[list[JsonObject]]:
+    """Return the objects of both, in waves. A wave only depends on the waves before it.
+
+    Args:
+        objects: JobSet's kustomization `config/default`, and `PARTS` of Trainer's.
+        images: The image of each Deployment.
+
+    Raises:
+        ValueError: The objects are not those of these kustomizations.
+    """
+    for each in objects:
+        _check_trainer(each, images)
+    chosen = [_for_trainer(each, images) for each in objects if _is_needed(each)]
+    needed = [
+        *(("Deployment", name) for name in images),
+        *(("CustomResourceDefinition", name) for name in DEFINITIONS),
+    ]
+    require(chosen, needed, "the manifests of Kubeflow Trainer and JobSet")
+    chosen += [
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {
+                "name": TRAINER_NAMESPACE,
+                "labels": {"pod-security.kubernetes.io/enforce": "restricted"},
+            },
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": CERTIFICATE, "namespace": TRAINER_NAMESPACE},
+            "type": "Opaque",
+        },
+        pods.policy("closed", TRAINER_NAMESPACE, pods.closed()),
+        *(
+            pods.policy(f"webhook-{each['metadata']['name']}", TRAINER_NAMESPACE, _webhook_open(each))
+            for each in chosen
+            if each["kind"] == "Deployment"
+        ),
+    ]
+    return _in_waves(chosen)
+
+
+def _check_trainer(manifest: JsonObject, images: Mapping[str, str]) -> None:
+    """Check what `_for_trainer` needs. Raises ValueError if this object belongs to another kustomization."""
+    kind, name = manifest["kind"], manifest["metadata"]["name"]
+    if kind == "Deployment" and name not in images:
+        raise ValueError(f"Deployment {name} belongs neither to Kubeflow Trainer nor to JobSet")
+    if kind == "Deployment" and len(manifest["spec"]["template"]["spec"]["containers"]) != 1:
+        raise ValueError(f"Deployment {name} must have one container")
+    if any("service" not in hook["clientConfig"] for hook in manifest.get("webhooks") or ()):
+        raise ValueError(f"{kind} {name} has a webhook without a Service")
+
+
+def _is_needed(manifest: JsonObject) -> bool:
+    kind, name = manifest["kind"], manifest["metadata"]["name"]
+    if kind == "CustomResourceDefinition":
+        return name in DEFINITIONS
+    return kind != "Namespace" and name != _PUBLIC and not name.startswith(_UNUSED)
+
+
+def _for_trainer(manifest: JsonObject, images: Mapping[str, str]) -> JsonObject:
+    result = copy.deepcopy(manifest)
+    # A status belongs to the API server.
+    result.pop("status", None)
+    kind, name = result["kind"], result["metadata"]["name"]
+    if kind in _NAMESPACED:
+        result["metadata"]["namespace"] = TRAINER_NAMESPACE
+    for subject in result.get("subjects") or ():
+        subject["namespace"] = TRAINER_NAMESPACE
+    for webhook in result.get("webhooks") or ():
+        webhook["clientConfig"]["service"]["namespace"] = TRAINER_NAMESPACE
+    if kind == "CustomResourceDefinition":
+        # The descriptions are most of 1.3 MB, and the stack's state contains each definition twice.
+        result["spec"] = without_descriptions(result["spec"])
+    if kind == "Deployment":
+        spec = result["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        container |= {"image": images[name], "resources": MANAGER_RESOURCES}
+        spec["securityContext"] = pods.pod()
+    return result
+
+
+def _webhook_open(deployment: JsonObject) -> JsonObject:
+    return pods.port_open(deployment["spec"]["selector"]["matchLabels"], WEBHOOK_PORT)

@@ -24,6 +24,9 @@ JOB_PODS: Final[Mapping[str, Any]] = {
     "matchExpressions": [{"key": names.LABEL_JOB_NAME, "operator": "Exists"}]
 }
 
+# One thousandth of a core: without requests, the pod would be the first to be evicted from a full node.
+SMALL_REQUESTS: Final = {"cpu": "1m", "memory": "16Mi"}
+
 
 def closed() -> JsonObject:
     """Return a policy that blocks all ingress to the pods of the namespace."""

@@ -54,7 +54,7 @@ KUBEFLOW_TRAINER: Final = "v2.3.0"
 # The commit of this tag, which the Go module of the release names as its origin.
 KUBEFLOW_TRAINER_COMMIT: Final = "658725bdae5c7e3a0854d93ac6ff492e109a22ab"
 KUBEFLOW_TRAINER_IMAGE: Final = "ghcr.io/kubeflow/trainer/trainer-controller-manager:v2.3.0"
-# The directory of the kustomizations that the stack uses (`components.documents.trainer_manifests.PARTS`).
+# The directory of the kustomizations that the stack uses (`components.documents.operator_manifests.PARTS`).
 KUBEFLOW_TRAINER_MANIFESTS: Final = (
     f"https://github.com/kubeflow/trainer//manifests/base?ref={KUBEFLOW_TRAINER_COMMIT}"
 )

@@ -12,11 +12,16 @@ from trainyard.components.documents.instance_types import find, make_pool
 from trainyard.components.documents.tags import stack_tags
 from trainyard.components.drain import Drain, Remains
 from trainyard.components.encryption import Encryption, EncryptionArgs
+from trainyard.components.identity import (
+    BucketAccess,
+    NodeRoles,
+    NodeRolesArgs,
+    ServiceAccounts,
+    ServiceAccountsArgs,
+)
 from trainyard.components.karpenter import Karpenter, KarpenterArgs
 from trainyard.components.network import Network, NetworkArgs
-from trainyard.components.node_roles import NodeRoles, NodeRolesArgs
 from trainyard.components.pools import Pools, PoolsArgs
-from trainyard.components.service_accounts import BucketAccess, ServiceAccounts, ServiceAccountsArgs
 
 config = pulumi.Config()
 region = pulumi.Config("aws").require("region")

@@ -36,7 +36,7 @@ class Mocks(pulumi.runtime.Mocks):
 
 for each in pkgutil.walk_packages(trainyard.components.__path__, "trainyard.components."):
     importlib.import_module(each.name)
-from trainyard.components.documents.torchrun_manifests import FILES, JOB_NAMESPACE_FILE, RIGHTS
+from trainyard.components.torchrun import FILES, JOB_NAMESPACE_FILE, RIGHTS
 from trainyard.components.torchrun import read_documents
 assert read_documents(*FILES, RIGHTS, JOB_NAMESPACE_FILE)
 assert not {"components", "infra", "config", "crd"} & set(sys.modules)

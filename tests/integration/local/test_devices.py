@@ -23,7 +23,7 @@ from components.documents.operator_manifests import (
     PYTORCH,
     definitions,
     scheme_arguments,
-    waves,
+    training_operator,
 )
 from components.operators import render
 from infra import eks_registry
@@ -159,7 +159,7 @@ def operator(cluster: Cluster) -> Cluster:
         f"{operator_manifests.IMAGE_ARGUMENT}{PAUSE}",
         f"--mpi-kubectl-delivery-image={versions.KUBECTL_DELIVERY_IMAGE}",
     ]
-    for wave in waves(manifests, None, arguments=arguments, kinds=kinds):
+    for wave in training_operator(manifests, None, arguments=arguments, kinds=kinds):
         cluster.apply(*wave)
     for standard in ("restricted", "baseline"):
         labels = {"pod-security.kubernetes.io/enforce": standard}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from components.fabric_check import cron_spec, name_of
+from components.node_check import fabric_cron_spec, fabric_name_of
 from tests.unit.components.pools import pool
 from trainyard.cli.errors import CommandError
 from trainyard.cli.pool_checks import (
@@ -26,7 +26,10 @@ from trainyard.k8s.client import ApiUnavailable
 pytestmark = pytest.mark.unit
 
 P4D = pool(name="p4d", instance_type="p4d.24xlarge", accelerators=8, efa=4)
-CRON: dict[str, Any] = {"metadata": {"name": name_of(P4D)}, "spec": cron_spec(P4D, "trainer@sha256:0")}
+CRON: dict[str, Any] = {
+    "metadata": {"name": fabric_name_of(P4D)},
+    "spec": fabric_cron_spec(P4D, "trainer@sha256:0"),
+}
 
 
 def pod(index: str = "0", phase: str = "Pending", refused: str = "", **status: Any) -> dict[str, Any]:

@@ -8,15 +8,14 @@ from typing import Any
 import pulumi
 import pytest
 
-from components.cluster import Cluster, ClusterArgs, short_names
+from components.cluster import AnyCluster, Cluster, ClusterArgs, short_names
 from components.documents import eks
 from components.documents.iam import control_plane_group, flow_logs_group
 from components.documents.karpenter_iam import queue_policy
 from components.encryption import Encryption, EncryptionArgs
-from components.handles import ClusterHandles
+from components.identity import NodeRoles, NodeRolesArgs
 from components.karpenter import Karpenter, KarpenterArgs
 from components.network import Network, NetworkArgs
-from components.node_roles import NodeRoles, NodeRolesArgs
 from tests.unit.components.recording import ACCOUNT, Recorded, addon_default, deploy
 
 pytestmark = [
@@ -59,7 +58,7 @@ def program() -> dict[str, Any]:
             tags=TAGS,
         ),
     )
-    made: ClusterHandles = Cluster(
+    made: AnyCluster = Cluster(
         "mine",
         ClusterArgs(
             name="mine",

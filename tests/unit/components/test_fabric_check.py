@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from components.documents.pool import Pool
-from components.fabric_check import FabricCheck, cron_spec, name_of, service_spec
-from components.node_check import NodeCheckArgs
+from components.node_check import FabricCheck, NodeCheckArgs
+from components.node_check import fabric_cron_spec as cron_spec
+from components.node_check import fabric_name_of as name_of
 from tests.unit.components.pools import CPU, TRAINIUM, pool
 from tests.unit.components.recording import deploy
 from tests.unit.infra.changing import settings, with_pool
@@ -49,7 +50,7 @@ def test_fabric_check_has_a_cron_job_per_pool_and_one_service() -> None:
     labels = jobs[0].inputs["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"]
     selected = policy.inputs["spec"]["podSelector"]["matchLabels"]
     assert selected.items() <= labels.items()
-    assert service_spec()["selector"].items() <= labels.items()
+    assert service.inputs["spec"]["selector"].items() <= labels.items()
 
 
 def test_fabric_check_name_of_longest_pool_leaves_room_for_a_job() -> None:

@@ -138,7 +138,7 @@ def test_page_has_all_components_and_a_meaning_of_each_argument() -> None:
     for module in shown:
         for node in components_reference.classes(module):
             if components_reference.is_component(node):
-                meanings = components_reference.outputs(node)
+                meanings = components_reference.outputs(module, node)
             else:
                 meanings = {name: text for name, _, _, text in components_reference.arguments(node)}
             assert [name for name, text in meanings.items() if not text] == [], node.name

@@ -11,8 +11,8 @@ import pytest
 
 from components.documents.lustre import OPEN, PROVE, directory, proof_spec
 from components.documents.pool import Pool
-from components.documents.warm_nodes import beside, deployment
 from components.lustre import LustreProof, LustreProofArgs
+from components.warm_nodes import beside, deployment
 from tests.unit.components.pools import CPU, pool
 from tests.unit.components.recording import Recorded, deploy
 from trainyard.k8s import names

@@ -8,11 +8,16 @@ from typing import Any
 import pulumi
 import pytest
 
-from components.existing_cluster import ExistingCluster, ExistingClusterArgs
-from components.existing_network import ExistingNetwork, ExistingNetworkArgs
-from components.handles import ClusterHandles, NetworkHandles
-from components.network import FlowLogSettings, Network, NetworkArgs
-from components.node_roles import NodeRoles, NodeRolesArgs
+from components.cluster import AnyCluster, ExistingCluster, ExistingClusterArgs
+from components.identity import NodeRoles, NodeRolesArgs
+from components.network import (
+    AnyNetwork,
+    ExistingNetwork,
+    ExistingNetworkArgs,
+    FlowLogSettings,
+    Network,
+    NetworkArgs,
+)
 from tests.unit.components.recording import ACCOUNT, deploy
 
 pytestmark = [
@@ -32,7 +37,7 @@ GIVEN: dict[str, Any] = {
 }
 
 
-def handles(network: NetworkHandles) -> dict[str, Any]:
+def handles(network: AnyNetwork) -> dict[str, Any]:
     return {
         "vpc": network.vpc_id,
         "zones": network.private_by_zone,
@@ -120,7 +125,7 @@ def test_a_made_and_a_given_network_have_the_same_handles() -> None:
     assert made["group"] == "mine-workers-id"
 
 
-def cluster(**more: Any) -> ClusterHandles:
+def cluster(**more: Any) -> AnyCluster:
     roles = NodeRoles("roles", NodeRolesArgs(prefix="theirs", partition="aws", system=False, tags=TAGS))
     given: dict[str, Any] = {
         "name": "theirs",

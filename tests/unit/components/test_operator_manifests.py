@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from components.documents import operator_manifests, versions
-from components.documents.operator_manifests import scheme_arguments, token, waves
+from components.documents.operator_manifests import scheme_arguments, token
+from components.documents.operator_manifests import training_operator as waves
 from components.operators import Operators, OperatorsArgs
 from tests.unit.components.recording import Recorded, deploy
 from trainyard.k8s.names import POD_USER

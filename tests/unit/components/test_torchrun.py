@@ -13,9 +13,8 @@ import yaml
 
 from components import torchrun
 from components.documents import pods
-from components.documents.torchrun_manifests import FILES, RIGHTS, waves
 from components.documents.torchrun_queue import Queue
-from components.torchrun import CHECKOUT, Torchrun, TorchrunArgs, read_documents
+from components.torchrun import CHECKOUT, FILES, RIGHTS, Torchrun, TorchrunArgs, read_documents, waves
 from tests.unit.components.queues import queue
 from tests.unit.components.recording import Recorded, deploy
 from tests.unit.components.test_network_policies import reached, selects

@@ -7,8 +7,9 @@ from typing import Any
 import pulumi
 import pytest
 
-from components.documents import trainer_manifests
-from components.documents.trainer_manifests import DEFINITIONS, JOBSET, TRAINER, parts, waves
+from components.documents import operator_manifests
+from components.documents.operator_manifests import DEFINITIONS, JOBSET, TRAINER, parts
+from components.documents.operator_manifests import kubeflow_trainer as waves
 from components.operators import KubeflowTrainer, KubeflowTrainerArgs
 from tests.unit.components.recording import deploy
 from trainyard.k8s.names import TRAINER_NAMESPACE
@@ -67,7 +68,7 @@ def test_waves_put_both_managers_into_one_namespace() -> None:
         assert binding["subjects"][0]["namespace"] == TRAINER_NAMESPACE
     (webhook,) = objects["ValidatingWebhookConfiguration", "v"]["webhooks"]
     assert webhook["clientConfig"]["service"]["namespace"] == TRAINER_NAMESPACE
-    assert ("Secret", trainer_manifests.CERTIFICATE) in objects
+    assert ("Secret", operator_manifests.CERTIFICATE) in objects
 
 
 def test_waves_leave_out_rights_and_kinds_without_use() -> None:
@@ -150,7 +151,7 @@ def test_component_registers_both_managers_after_definitions_and_rights(
         manifests="trainer?ref=1", image="t:1", jobset_manifests="jobset", jobset_image="j:1", after=[]
     )
     made = deploy(lambda: KubeflowTrainer("kubeflow-trainer", args))
-    assert rendered == ["jobset", *(f"trainer/{part}?ref=1" for part in trainer_manifests.PARTS)]
+    assert rendered == ["jobset", *(f"trainer/{part}?ref=1" for part in operator_manifests.PARTS)]
     images = {
         each.name: each.inputs["spec"]["template"]["spec"]["containers"][0]["image"]
         for each in made.of("kubernetes:core/v1:Deployment")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from components.cluster import Cluster, ClusterArgs
+from components.identity import NodeRoles, NodeRolesArgs
 from components.network import Network, NetworkArgs
-from components.node_roles import NodeRoles, NodeRolesArgs
 from tests.unit.components.recording import Recorded, deploy
 
 pytestmark = [

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from components.documents.vpc import policy
-from components.endpoints import endpoint_policy
+from components.network import endpoint_policy
 from tests.shipped import config_of
 from tests.unit.components.recording import Recorded
 from tests.unit.infra.test_stack import GIVEN, settings_of

@@ -8,14 +8,12 @@ from typing import Any
 import yaml
 
 from components.debug_pod import spec as debug_spec
-from components.documents import torchrun_manifests
 from components.documents.lustre import proof_spec
-from components.documents.operator_manifests import waves
-from components.documents.torchrun_manifests import FILES, RIGHTS
+from components.documents.operator_manifests import training_operator as operator_waves
 from components.documents.torchrun_queue import Surroundings
 from components.documents.torchrun_queue import spec as queue_spec
-from components.documents.warm_nodes import beside
-from components.torchrun import read_documents
+from components.torchrun import FILES, RIGHTS, read_documents, waves
+from components.warm_nodes import beside
 from tests.unit.components.pools import TRAINIUM, pool
 from tests.unit.components.queues import queue
 from tests.unit.policies.building import made
@@ -93,15 +91,15 @@ def training_operator() -> Resource:
         "kind": "CustomResourceDefinition",
         "metadata": {"name": "pytorchjobs.kubeflow.org"},
     }
-    changed = [each for wave in waves([deployment, definition], DIGEST, arguments=[]) for each in wave]
+    changed = [
+        each for wave in operator_waves([deployment, definition], DIGEST, arguments=[]) for each in wave
+    ]
     return of_manifest("operator", next(each for each in changed if each["kind"] == "Deployment"))
 
 
 def torchrun_controller() -> list[Resource]:
     """The controller's Deployment and its binding."""
-    changed = [
-        each for wave in torchrun_manifests.waves(read_documents(*FILES, RIGHTS), DIGEST) for each in wave
-    ]
+    changed = [each for wave in waves(read_documents(*FILES, RIGHTS), DIGEST) for each in wave]
     return [
         next(of_manifest(kind, each) for each in changed if each["kind"] == kind)
         for kind in ("Deployment", "ClusterRoleBinding")
