@@ -161,16 +161,14 @@ class Cluster(AnyCluster):
             cluster=self.eks,
             node_role=args.system_role,
             instance_types=[args.system_instance_type],
-            scaling_config=aws.eks.NodeGroupScalingConfigArgs(
-                desired_size=args.system_count,
-                min_size=args.system_count,
-                max_size=args.system_count + 1,
-            ),
+            scaling_config={
+                "desired_size": args.system_count,
+                "min_size": args.system_count,
+                "max_size": args.system_count + 1,
+            },
             subnet_ids=args.private_subnet_ids,
             labels=dict(SYSTEM_LABELS),
-            launch_template=aws.eks.NodeGroupLaunchTemplateArgs(
-                id=template.id, version=template.latest_version.apply(str)
-            ),
+            launch_template={"id": template.id, "version": template.latest_version.apply(str)},
             operating_system=eks.OperatingSystem.AL2023,
             tags=args.tags,
             opts=pulumi.ResourceOptions(parent=self, depends_on=[*args.after, *before, *self._grants()]),
@@ -247,24 +245,25 @@ class Cluster(AnyCluster):
         return aws.ec2.LaunchTemplate(
             f"{name}-system",
             block_device_mappings=[
-                aws.ec2.LaunchTemplateBlockDeviceMappingArgs(
-                    device_name="/dev/xvda",
-                    ebs=aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
-                        volume_size=VOLUME_GIB,
-                        volume_type="gp3",
-                        encrypted="true",
-                        kms_key_id=self._args.volume_key,
-                        delete_on_termination="true",
-                    ),
-                )
+                {
+                    "device_name": "/dev/xvda",
+                    "ebs": {
+                        "volume_size": VOLUME_GIB,
+                        "volume_type": "gp3",
+                        "encrypted": "true",
+                        "kms_key_id": self._args.volume_key,
+                        "delete_on_termination": "true",
+                    },
+                }
             ],
             # EKS's default hop limit is two, with which pods reach the metadata service.
-            metadata_options=aws.ec2.LaunchTemplateMetadataOptionsArgs(
-                http_endpoint="enabled", http_tokens="required", http_put_response_hop_limit=1
-            ),
+            metadata_options={
+                "http_endpoint": "enabled",
+                "http_tokens": "required",
+                "http_put_response_hop_limit": 1,
+            },
             tag_specifications=[
-                aws.ec2.LaunchTemplateTagSpecificationArgs(resource_type=kind, tags=tags)
-                for kind in ("instance", "volume", "network-interface")
+                {"resource_type": kind, "tags": tags} for kind in ("instance", "volume", "network-interface")
             ],
             tags=tags,
             opts=self._child,
@@ -296,7 +295,7 @@ class Cluster(AnyCluster):
                 cluster_name=args.name,
                 principal_arn=entry.principal_arn,
                 policy_arn=f"arn:{args.partition}:eks::aws:{ADMIN_POLICY}",
-                access_scope=aws.eks.AccessPolicyAssociationAccessScopeArgs(type="cluster"),
+                access_scope={"type": "cluster"},
                 opts=pulumi.ResourceOptions(parent=self, depends_on=[entry]),
             )
             result += [entry, association]

@@ -35,7 +35,7 @@ LUSTRE_VERSION: Final = "2.15"
 # The names of the two ends of a connection in the names of rules. A client's end has the client's name.
 ITSELF: Final = "itself"
 SERVERS: Final = "lustre"
-EVENTS: Final = ("NEW", "CHANGED", "DELETED")
+EVENTS: Final = ["NEW", "CHANGED", "DELETED"]
 # FSx creates a file system in about eight minutes. A link with an import, or a deletion, may take more than ten.
 SLOW: Final = pulumi.CustomTimeouts(create="30m", update="30m", delete="30m")
 # FSx needs minutes or hours to increase the capacity. The file system stays available meanwhile
@@ -215,30 +215,28 @@ class Lustre(pulumi.ComponentResource):
             protocol: dict[str, Any] = {"ip_protocol": "-1"}
             if first is not None:
                 protocol = {"ip_protocol": "tcp", "from_port": first, "to_port": last}
-            suffix = f"{source_name}-to-{target_name}-{first or 'all'}"
-            text = f"Lustre, from {source_name} to {target_name}"
-            made.append(
+            suffix = f"{self._name}-{source_name}-to-{target_name}-{first or 'all'}"
+            common = {
+                "description": f"Lustre, from {source_name} to {target_name}",
+                "tags": self._args.tags,
+                **protocol,
+            }
+            made += [
                 aws.vpc.SecurityGroupEgressRule(
-                    f"{self._name}-{suffix}-out",
+                    f"{suffix}-out",
                     security_group_id=source,
                     referenced_security_group_id=target,
-                    description=text,
-                    tags=self._args.tags,
                     opts=outward,
-                    **protocol,
-                )
-            )
-            made.append(
+                    **common,
+                ),
                 aws.vpc.SecurityGroupIngressRule(
-                    f"{self._name}-{suffix}-in",
+                    f"{suffix}-in",
                     security_group_id=target,
                     referenced_security_group_id=source,
-                    description=text,
-                    tags=self._args.tags,
                     opts=inward,
-                    **protocol,
-                )
-            )
+                    **common,
+                ),
+            ]
         return made
 
     def _file_system(
@@ -255,14 +253,10 @@ class Lustre(pulumi.ComponentResource):
         if wanted.efa:
             more["efa_enabled"] = True
         if wanted.metadata_iops:
-            more["metadata_configuration"] = aws.fsx.LustreFileSystemMetadataConfigurationArgs(
-                mode="USER_PROVISIONED", iops=wanted.metadata_iops
-            )
+            more["metadata_configuration"] = {"mode": "USER_PROVISIONED", "iops": wanted.metadata_iops}
         elif wanted.efa:
             # EFA requires a mode.
-            more["metadata_configuration"] = aws.fsx.LustreFileSystemMetadataConfigurationArgs(
-                mode="AUTOMATIC"
-            )
+            more["metadata_configuration"] = {"mode": "AUTOMATIC"}
         if wanted.link is not None and wanted.deployment == PERSISTENT_1:
             uri = _uri(wanted.link)
             more |= {"import_path": uri, "export_path": uri, "auto_import_policy": "NEW_CHANGED_DELETED"}
@@ -290,14 +284,7 @@ class Lustre(pulumi.ComponentResource):
             file_system_path=link.path,
             data_repository_path=_uri(link),
             batch_import_meta_data_on_create=True,
-            s3=aws.fsx.DataRepositoryAssociationS3Args(
-                auto_import_policy=aws.fsx.DataRepositoryAssociationS3AutoImportPolicyArgs(
-                    events=list(EVENTS)
-                ),
-                auto_export_policy=aws.fsx.DataRepositoryAssociationS3AutoExportPolicyArgs(
-                    events=list(EVENTS)
-                ),
-            ),
+            s3={"auto_import_policy": {"events": EVENTS}, "auto_export_policy": {"events": EVENTS}},
             tags=named(self._args.tags, self._name),
             opts=self._slow,
         )

@@ -78,12 +78,8 @@ class Images(pulumi.ComponentResource):
             f"{self._args.prefix}-{image}",
             name=f"{self._args.prefix}/{image}",
             image_tag_mutability="IMMUTABLE",
-            image_scanning_configuration=aws.ecr.RepositoryImageScanningConfigurationArgs(scan_on_push=True),
-            encryption_configurations=[
-                aws.ecr.RepositoryEncryptionConfigurationArgs(
-                    encryption_type="KMS", kms_key=self._args.key_arn
-                )
-            ],
+            image_scanning_configuration={"scan_on_push": True},
+            encryption_configurations=[{"encryption_type": "KMS", "kms_key": self._args.key_arn}],
             force_delete=not self._args.protect,
             tags=self._args.tags,
             opts=self._kept,

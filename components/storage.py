@@ -46,39 +46,33 @@ class ModelBucket(pulumi.ComponentResource):
         super().__init__("trainyard:storage:ModelBucket", name, None, opts)
         # Protect its settings, too: without policy and public access block, the bucket is less restricted.
         kept = pulumi.ResourceOptions(parent=self, protect=args.protect)
-        bucket = aws.s3.Bucket(
-            name,
-            force_destroy=not args.protect,
-            tags=args.tags,
-            opts=kept,
-        )
+        bucket = aws.s3.Bucket(name, force_destroy=not args.protect, tags=args.tags, opts=kept)
         self.bucket_name = bucket.id
         self.bucket_arn = bucket.arn
         aws.s3.BucketVersioning(
             name,
             bucket=bucket.id,
-            versioning_configuration=aws.s3.BucketVersioningVersioningConfigurationArgs(status="Enabled"),
+            versioning_configuration={"status": "Enabled"},
             opts=kept,
         )
         aws.s3.BucketServerSideEncryptionConfiguration(
             name,
             bucket=bucket.id,
             rules=[
-                aws.s3.BucketServerSideEncryptionConfigurationRuleArgs(
-                    apply_server_side_encryption_by_default=(
-                        aws.s3.BucketServerSideEncryptionConfigurationRuleApplyServerSideEncryptionByDefaultArgs(
-                            sse_algorithm="aws:kms", kms_master_key_id=args.key_arn
-                        )
-                    ),
-                    bucket_key_enabled=True,
-                )
+                {
+                    "apply_server_side_encryption_by_default": {
+                        "sse_algorithm": "aws:kms",
+                        "kms_master_key_id": args.key_arn,
+                    },
+                    "bucket_key_enabled": True,
+                }
             ],
             opts=kept,
         )
         aws.s3.BucketOwnershipControls(
             name,
             bucket=bucket.id,
-            rule=aws.s3.BucketOwnershipControlsRuleArgs(object_ownership="BucketOwnerEnforced"),
+            rule={"object_ownership": "BucketOwnerEnforced"},
             opts=kept,
         )
         closed = aws.s3.BucketPublicAccessBlock(
@@ -101,55 +95,33 @@ class ModelBucket(pulumi.ComponentResource):
             name,
             bucket=bucket.id,
             rules=[
-                aws.s3.BucketLifecycleConfigurationRuleArgs(
-                    id="old-versions-and-broken-uploads",
-                    status="Enabled",
-                    filter=aws.s3.BucketLifecycleConfigurationRuleFilterArgs(prefix=""),
-                    noncurrent_version_expiration=(
-                        aws.s3.BucketLifecycleConfigurationRuleNoncurrentVersionExpirationArgs(
-                            noncurrent_days=args.keep_old_versions_days
-                        )
-                    ),
+                {
+                    "id": "old-versions-and-broken-uploads",
+                    "status": "Enabled",
+                    "filter": {"prefix": ""},
+                    "noncurrent_version_expiration": {"noncurrent_days": args.keep_old_versions_days},
                     # Removes the delete marker after the last version is deleted.
-                    expiration=aws.s3.BucketLifecycleConfigurationRuleExpirationArgs(
-                        expired_object_delete_marker=True
-                    ),
-                    abort_incomplete_multipart_upload=(
-                        aws.s3.BucketLifecycleConfigurationRuleAbortIncompleteMultipartUploadArgs(
-                            days_after_initiation=7
-                        )
-                    ),
-                ),
+                    "expiration": {"expired_object_delete_marker": True},
+                    "abort_incomplete_multipart_upload": {"days_after_initiation": 7},
+                },
                 # A run deletes its older checkpoints all the time, and a bucket with versions would keep them all. If
                 # two rules apply to an object, the earlier date has precedence
                 # (https://docs.aws.amazon.com/AmazonS3/latest/userguide/lifecycle-conflicts.html).
-                aws.s3.BucketLifecycleConfigurationRuleArgs(
-                    id="deleted-checkpoints",
-                    status="Enabled",
-                    filter=aws.s3.BucketLifecycleConfigurationRuleFilterArgs(prefix=f"{checkpoints.PREFIX}/"),
-                    noncurrent_version_expiration=(
-                        aws.s3.BucketLifecycleConfigurationRuleNoncurrentVersionExpirationArgs(
-                            noncurrent_days=1
-                        )
-                    ),
-                ),
+                {
+                    "id": "deleted-checkpoints",
+                    "status": "Enabled",
+                    "filter": {"prefix": f"{checkpoints.PREFIX}/"},
+                    "noncurrent_version_expiration": {"noncurrent_days": 1},
+                },
                 # Sidecars upload a growing log again and again. The prefix includes the logs of all namespaces, and of
                 # queues that were created with kubectl.
-                aws.s3.BucketLifecycleConfigurationRuleArgs(
-                    id="logs-of-torchrun-jobs",
-                    status="Enabled",
-                    filter=aws.s3.BucketLifecycleConfigurationRuleFilterArgs(
-                        prefix=f"{torchrun_queue.LOGS_PREFIX}/"
-                    ),
-                    expiration=aws.s3.BucketLifecycleConfigurationRuleExpirationArgs(
-                        days=args.keep_job_logs_days
-                    ),
-                    noncurrent_version_expiration=(
-                        aws.s3.BucketLifecycleConfigurationRuleNoncurrentVersionExpirationArgs(
-                            noncurrent_days=1
-                        )
-                    ),
-                ),
+                {
+                    "id": "logs-of-torchrun-jobs",
+                    "status": "Enabled",
+                    "filter": {"prefix": f"{torchrun_queue.LOGS_PREFIX}/"},
+                    "expiration": {"days": args.keep_job_logs_days},
+                    "noncurrent_version_expiration": {"noncurrent_days": 1},
+                },
             ],
             opts=kept,
         )

@@ -17,6 +17,8 @@ from trainyard.k8s.names import CLUSTER_EVENTS_NAMESPACE, TRAINING_NAMESPACE
 from . import identity
 from .documents import pods
 
+Rule = dict[str, Any]
+
 _SCRAPERS = {names.LABEL_SCRAPER: names.SCRAPER}
 _LAUNCHER_METRICS = pods.scraped({names.LABEL_ROLE: names.ROLE_LAUNCHER}, names.METRICS_PORT, _SCRAPERS)
 _TRAINER_METRICS = pods.scraped({names.LABEL_ROLE: names.ROLE_WORKER}, names.TRAINER_METRICS_PORT, _SCRAPERS)
@@ -78,9 +80,8 @@ class TrainingSpace(pulumi.ComponentResource):
         self.objects: list[pulumi.Resource] = [self.namespace]
         """The namespace, its service accounts, RBAC, network policies and priority classes."""
         self._accounts(args.trainer_role_arn)
-        rules = launcher_rules(args.backend)
-        for scope in sorted({rule.namespace or "" for rule in rules}):
-            self._rights(scope or None, rules)
+        for scope, rules in launcher_rules(args.backend).items():
+            self._rights(scope, rules)
         self._network()
         self._priorities(after)
         self.register_outputs({"namespace": names.TRAINING_NAMESPACE})
@@ -120,8 +121,7 @@ class TrainingSpace(pulumi.ComponentResource):
                 )
             )
 
-    def _rights(self, namespace: str | None, granted: tuple[Rule, ...]) -> None:
-        rules = [_policy_rule(rule) for rule in granted if rule.namespace == namespace]
+    def _rights(self, namespace: str, rules: list[Rule]) -> None:
         subject = {
             "kind": "ServiceAccount",
             "name": names.LAUNCHER_SERVICE_ACCOUNT,
@@ -131,7 +131,7 @@ class TrainingSpace(pulumi.ComponentResource):
         group = "rbac.authorization.k8s.io"
         role: pulumi.Resource
         binding: pulumi.Resource
-        if namespace is None:
+        if not namespace:
             role = k8s.rbac.v1.ClusterRole(name, metadata={"name": name}, rules=rules, opts=self._inside)
             binding = k8s.rbac.v1.ClusterRoleBinding(
                 name,
@@ -180,66 +180,46 @@ class TrainingSpace(pulumi.ComponentResource):
             )
 
 
-def _policy_rule(rule: Rule) -> dict[str, Any]:
-    return {
-        "apiGroups": list(rule.api_groups),
-        "resources": list(rule.resources),
-        "verbs": list(rule.verbs),
-    }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """Verbs on resources, in one namespace or (None) in the whole cluster."""
-
-    namespace: str | None
-    api_groups: tuple[str, ...]
-    resources: tuple[str, ...]
-    verbs: tuple[str, ...]
-
-
-def _rule(namespace: str | None, group: str, resources: str, verbs: str) -> Rule:
-    return Rule(
-        namespace=namespace,
-        api_groups=(group,),
-        resources=tuple(resources.split()),
-        verbs=tuple(verbs.split()),
-    )
+def _rule(group: str, resources: str, verbs: str) -> Rule:
+    return {"apiGroups": [group], "resources": resources.split(), "verbs": verbs.split()}
 
 
 _JOB_RULES: Final = {
-    names.BACKEND_PYTORCHJOB: (
-        _rule(TRAINING_NAMESPACE, "kubeflow.org", "pytorchjobs", "create delete get list patch watch"),
-    ),
+    names.BACKEND_PYTORCHJOB: (_rule("kubeflow.org", "pytorchjobs", "create delete get list patch watch"),),
     names.BACKEND_TRAINJOB: (
-        _rule(TRAINING_NAMESPACE, "trainer.kubeflow.org", "trainjobs", "create delete get list patch watch"),
+        _rule("trainer.kubeflow.org", "trainjobs", "create delete get list patch watch"),
         # Server-side apply of an object that may not exist
         # (https://kubernetes.io/docs/reference/using-api/server-side-apply/#api-implementation).
-        _rule(TRAINING_NAMESPACE, "trainer.kubeflow.org", "trainingruntimes", "create patch"),
+        _rule("trainer.kubeflow.org", "trainingruntimes", "create patch"),
     ),
 }
 
 
-def launcher_rules(backend: str = names.BACKEND_PYTORCHJOB) -> tuple[Rule, ...]:
-    """Return the launcher's permissions. Those on training jobs are for this backend only.
+def launcher_rules(backend: str = names.BACKEND_PYTORCHJOB) -> dict[str, list[Rule]]:
+    """Return the launcher's permissions by namespace; "" is the whole cluster.
 
-    The launcher can also watch what it can list, so that it does not poll.
+    Those on training jobs are for this backend only. The launcher can also watch what it can list, so that it does not
+    poll.
     """
-    return (
-        _rule(TRAINING_NAMESPACE, "", "pods", "create delete list watch"),
-        _rule(TRAINING_NAMESPACE, "", "events", "create"),
-        _rule(TRAINING_NAMESPACE, "batch", "jobs", "get"),
-        # The run's launcher, and the data for its next launcher (the Lease launch-<run>). It is deleted with
-        # the launcher's Job, which owns it. Permission to create can't be limited to a name
-        # (https://kubernetes.io/docs/reference/access-authn-authz/rbac/#referring-to-resources).
-        _rule(TRAINING_NAMESPACE, "coordination.k8s.io", "leases", "create get update"),
-        *_JOB_RULES[backend],
-        _rule(CLUSTER_EVENTS_NAMESPACE, "", "events", "list watch"),
-        _rule(None, "", "nodes pods", "list watch"),
-        # The launcher deletes nodes that never become usable (`training.nodeStartSeconds`), which Karpenter keeps
-        # forever. NodeClaims have no namespace, and Karpenter generates their names, so the permission is for all
-        # of them.
-        _rule(None, "karpenter.sh", "nodeclaims", "delete list watch"),
-        _rule(None, "karpenter.sh", "nodepools", "list watch"),
-        _rule(None, "scheduling.k8s.io", "priorityclasses", "get"),
-    )
+    return {
+        "": [
+            _rule("", "nodes pods", "list watch"),
+            # The launcher deletes nodes that never become usable (`training.nodeStartSeconds`), which Karpenter keeps
+            # forever. NodeClaims have no namespace, and Karpenter generates their names, so the permission is for all
+            # of them.
+            _rule("karpenter.sh", "nodeclaims", "delete list watch"),
+            _rule("karpenter.sh", "nodepools", "list watch"),
+            _rule("scheduling.k8s.io", "priorityclasses", "get"),
+        ],
+        CLUSTER_EVENTS_NAMESPACE: [_rule("", "events", "list watch")],
+        TRAINING_NAMESPACE: [
+            _rule("", "pods", "create delete list watch"),
+            _rule("", "events", "create"),
+            _rule("batch", "jobs", "get"),
+            # The run's launcher, and the data for its next launcher (the Lease launch-<run>). It is deleted with
+            # the launcher's Job, which owns it. Permission to create can't be limited to a name
+            # (https://kubernetes.io/docs/reference/access-authn-authz/rbac/#referring-to-resources).
+            _rule("coordination.k8s.io", "leases", "create get update"),
+            *_JOB_RULES[backend],
+        ],
+    }

@@ -82,7 +82,7 @@ def classes(module: str) -> list[ast.ClassDef]:
         for each in _tree(module).body
         if isinstance(each, ast.ClassDef) and not each.name.startswith("_")
     ]
-    return [each for each in found if each.name not in ("AtDelete", "Rule", *BASES)]
+    return [each for each in found if each.name not in ("AtDelete", *BASES)]
 
 
 def is_component(node: ast.ClassDef) -> bool:

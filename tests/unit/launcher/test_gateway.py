@@ -185,11 +185,12 @@ def test_the_launcher_may_do_exactly_what_it_asks_for(
     lease.write(None)
     gateway.record(named("event", "Event"))
     granted = {
-        (rule.namespace, group, resource, verb)
-        for rule in launcher_rules(backend)
-        for group in rule.api_groups
-        for resource in rule.resources
-        for verb in rule.verbs
+        (namespace or None, group, resource, verb)
+        for namespace, rules in launcher_rules(backend).items()
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
     }
     # The apply of an object that does not exist needs the right to create it, too.
     created = {("training", "trainer.kubeflow.org", "trainingruntimes", "create")} & granted
