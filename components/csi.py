@@ -77,11 +77,13 @@ class Csi(pulumi.ComponentResource):
             self._child,
         )
         """The role of the EBS driver."""
+        # The tags of volumes, which the driver's role and a search for leftovers use.
+        volume_tags = {**args.tags, iam.CLUSTER_TAG: args.cluster}
         disks = self._addon(
             EBS_ADDON,
             [*args.after, *self.identity.granted],
             service_account_role_arn=self.identity.role_arn,
-            configuration_values=json.dumps(self._ebs_values(), sort_keys=True),
+            configuration_values=json.dumps({"controller": {"extraVolumeTags": volume_tags}}, sort_keys=True),
         )
         storage_class = self._storage_class(disks)
         self.ready: list[pulumi.Resource] = [disks, storage_class]
@@ -93,26 +95,19 @@ class Csi(pulumi.ComponentResource):
     def _policies(self) -> dict[str, pulumi.Input[str]]:
         args = self._args
 
-        def volumes(arn: str) -> dict[str, Any]:
-            return iam.volumes(
-                partition=iam.partition_of(arn),
-                region=args.region,
-                account=iam.account_of(arn),
-                cluster=args.cluster,
+        def volumes(arn: str) -> str:
+            account, partition = iam.account_of(arn), iam.partition_of(arn)
+            return json.dumps(
+                iam.volumes(partition=partition, region=args.region, account=account, cluster=args.cluster)
             )
 
-        def key(arn: str) -> dict[str, Any]:
-            return iam.volume_key(region=args.region, key_arn=arn)
+        def key(arn: str) -> str:
+            return json.dumps(iam.volume_key(region=args.region, key_arn=arn))
 
         return {
-            "volumes": pulumi.Output.json_dumps(pulumi.Output.from_input(args.node_role_arn).apply(volumes)),
-            "key": pulumi.Output.json_dumps(pulumi.Output.from_input(args.key_arn).apply(key)),
+            "volumes": pulumi.Output.from_input(args.node_role_arn).apply(volumes),
+            "key": pulumi.Output.from_input(args.key_arn).apply(key),
         }
-
-    def _ebs_values(self) -> dict[str, Any]:
-        """Return the add-on's configuration: the tags of volumes, which its role and a search for leftovers use."""
-        tags = {**self._args.tags, iam.CLUSTER_TAG: self._args.cluster}
-        return {"controller": {"extraVolumeTags": tags}}
 
     def _addon(self, name: str, after: list[pulumi.Resource], **more: Any) -> aws.eks.Addon:
         args = self._args

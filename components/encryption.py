@@ -103,16 +103,7 @@ def _bare(arn: pulumi.Input[str]) -> pulumi.Output[str]:
 # The principal that launches an instance needs the key for its volumes. Without access, EC2 terminates the instance at
 # launch (Client.InternalError):
 # https://docs.aws.amazon.com/autoscaling/ec2/userguide/key-policy-requirements-EBS-encryption.html.
-OPERATIONS: Final = (
-    "CreateGrant",
-    "Decrypt",
-    "DescribeKey",
-    "Encrypt",
-    "GenerateDataKey",
-    "GenerateDataKeyWithoutPlaintext",
-    "ReEncryptFrom",
-    "ReEncryptTo",
-)
+VOLUME_OPERATIONS: Final = ("CreateGrant", *iam.KEY_OPERATIONS)
 # Service-linked roles that launch instances: of managed node groups, and of Spot Instances.
 AUTO_SCALING: Final = "autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling"
 SPOT: Final = "spot.amazonaws.com/AWSServiceRoleForEC2Spot"
@@ -125,12 +116,11 @@ def grant(name: str, key_arn: str, grantee: pulumi.Input[str], opts: pulumi.Reso
         name=name,
         key_id=key_arn,
         grantee_principal=grantee,
-        operations=list(OPERATIONS),
+        operations=list(VOLUME_OPERATIONS),
         opts=opts,
     )
 
 
 def service_role(key_arn: str, role: str) -> str:
     """Return the ARN of a service-linked role in the account of the key."""
-    _, partition, _, _, account, _ = key_arn.split(":", 5)
-    return f"arn:{partition}:iam::{account}:role/aws-service-role/{role}"
+    return f"arn:{iam.partition_of(key_arn)}:iam::{iam.account_of(key_arn)}:role/aws-service-role/{role}"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pulumi
 import pulumi_kubernetes as k8s
@@ -51,21 +49,12 @@ class LauncherJob(pulumi.ComponentResource):
     def __init__(self, name: str, args: LauncherJobArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:training:LauncherJob", name, None, opts)
 
-        def resolve(values: Mapping[str, Any]) -> Resolved:
-            return Resolved(
-                launcher_image=values["launcher"],
-                trainer_image=values["trainer"],
-                placeholder_image=args.placeholder_image,
-                model_uri=values["model"],
-                checkpoint_uri=values["checkpoints"],
-            )
-
         resolved = pulumi.Output.all(
-            launcher=args.launcher_image,
-            trainer=args.trainer_image,
-            model=args.model_uri,
-            checkpoints=args.checkpoint_uri,
-        ).apply(resolve)
+            launcher_image=args.launcher_image,
+            trainer_image=args.trainer_image,
+            model_uri=args.model_uri,
+            checkpoint_uri=args.checkpoint_uri,
+        ).apply(lambda values: Resolved(placeholder_image=args.placeholder_image, **values))
         self.job_name = None
         self.jobs: list[k8s.batch.v1.Job] = []
         """The Job, in a list; empty without a run name."""

@@ -43,16 +43,6 @@ SLOW: Final = pulumi.CustomTimeouts(create="30m", update="30m", delete="30m")
 RESIZE_TIMEOUTS: Final = pulumi.CustomTimeouts(create="30m", update="24h", delete="30m")
 # The role that FSx creates for the file system when it is linked to S3.
 LINK_ROLE: Final = "aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_"
-# https://docs.aws.amazon.com/fsx/latest/LustreGuide/s3-server-side-encryption-support.html
-LINK_OPERATIONS: Final = (
-    "Decrypt",
-    "DescribeKey",
-    "Encrypt",
-    "GenerateDataKey",
-    "GenerateDataKeyWithoutPlaintext",
-    "ReEncryptFrom",
-    "ReEncryptTo",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,7 +298,8 @@ class Lustre(pulumi.ComponentResource):
             name=f"{self._name}-bucket",
             key_id=key_arn,
             grantee_principal=pulumi.Output.all(key_arn, made.id).apply(role),
-            operations=list(LINK_OPERATIONS),
+            # https://docs.aws.amazon.com/fsx/latest/LustreGuide/s3-server-side-encryption-support.html
+            operations=list(iam.KEY_OPERATIONS),
             opts=pulumi.ResourceOptions.merge(self._kept, pulumi.ResourceOptions(depends_on=linked)),
         )
 

@@ -16,6 +16,7 @@ import yaml
 from trainyard.k8s import names
 
 from . import identity
+from .documents import pods
 from .documents.operator_manifests import require, token
 from .documents.pool import off_the_pools
 from .documents.torchrun_queue import Queue, Surroundings, spec, workspaces
@@ -38,11 +39,6 @@ PRIORITY_CLASS: Final = "system-cluster-critical"
 # The order: first the namespace, last the Deployment.
 FIRST: Final = ("Namespace",)
 LAST: Final = ("Deployment",)
-_SCRAPED: Final = {
-    "prometheus.io/scrape": "true",
-    "prometheus.io/port": str(names.METRICS_PORT),
-    "prometheus.io/path": names.METRICS_PATH,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +192,10 @@ def _deployment(manifest: dict[str, Any], image: Any) -> dict[str, Any]:
     pod = template["spec"]
     published = {container["image"] for container in pod["containers"]}
     metadata = template.setdefault("metadata", {})
-    metadata["annotations"] = {**_SCRAPED, **(metadata.get("annotations") or {})}
+    metadata["annotations"] = {
+        **pods.scrape_annotations(names.METRICS_PORT),
+        **(metadata.get("annotations") or {}),
+    }
     # It creates pods that wait for nodes of the pools, so it does not run on these nodes.
     pod.setdefault("affinity", off_the_pools())
     pod.setdefault("priorityClassName", PRIORITY_CLASS)

@@ -29,37 +29,28 @@ SOCKETS: Final = "/var/lib/kubelet/device-plugins"
 UNPRIVILEGED: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wrong:
-    """Releases of a plugin that must not be run, from `first` (included) to `fixed` (excluded), and the reason."""
-
-    resource: str
-    first: Version
-    fixed: Version
-    reason: str
-
-
-KNOWN_WRONG: Final = (
-    Wrong(
-        resource=GPU,
-        first=(0, 19, 0),
-        fixed=(0, 19, 3),
-        reason="it takes RDMA devices for its own, which breaks EFA (github.com/NVIDIA/k8s-device-plugin/issues/1692)",
+# Releases that must not be run: resource, first one (included), release with the fix (excluded), reason.
+KNOWN_WRONG: Final[tuple[tuple[str, Version, Version, str], ...]] = (
+    (
+        GPU,
+        (0, 19, 0),
+        (0, 19, 3),
+        "it takes RDMA devices for its own, which breaks EFA (github.com/NVIDIA/k8s-device-plugin/issues/1692)",
     ),
-    Wrong(
-        resource=EFA,
-        first=(0,),
-        fixed=(0, 5, 10),
-        reason="it takes the NVLink controllers of p6-b200 for EFA interfaces "
+    (
+        EFA,
+        (0,),
+        (0, 5, 10),
+        "it takes the NVLink controllers of p6-b200 for EFA interfaces "
         "(github.com/aws/sagemaker-hyperpod-cli/pull/282)",
     ),
     # Image v0.5.18 came with chart 0.5.26, the oldest one that AWS's own training blueprints still use
     # (github.com/awslabs/ai-on-eks, infra/base/terraform/variables.tf). The chart's number runs ahead of the image's.
-    Wrong(
-        resource=EFA,
-        first=(0, 5, 10),
-        fixed=(0, 5, 18),
-        reason="its list of devices is older than the instance types that a pool may have",
+    (
+        EFA,
+        (0, 5, 10),
+        (0, 5, 18),
+        "its list of devices is older than the instance types that a pool may have",
     ),
 )
 _TAG: Final = re.compile(r":v?(\d+(?:\.\d+)+)(?=[-@]|$)")
@@ -74,15 +65,12 @@ def version_of(image: str) -> Version | None:
 def refused_release(resource: str, image: str) -> str:
     """Return why this image of a resource's plugin must not be run; empty if no problem is known."""
     version = version_of(image)
-    for each in KNOWN_WRONG:
-        if each.resource == resource and version is not None and each.first <= version < each.fixed:
-            right = ".".join(str(part) for part in _fixed(resource))
-            return f"'{image}' is a release that must not be run: {each.reason}; it must be {right} or newer"
+    newest = max((fixed for each, _, fixed, _ in KNOWN_WRONG if each == resource), default=())
+    for each, first, fixed, reason in KNOWN_WRONG:
+        if each == resource and version is not None and first <= version < fixed:
+            right = ".".join(map(str, newest))
+            return f"'{image}' is a release that must not be run: {reason}; it must be {right} or newer"
     return ""
-
-
-def _fixed(resource: str) -> Version:
-    return max(each.fixed for each in KNOWN_WRONG if each.resource == resource)
 
 
 def where(pools: tuple[Pool, ...]) -> dict[str, dict[str, str]]:
@@ -115,6 +103,10 @@ def daemon_set(resource: str, image: str, machines: Mapping[str, str]) -> JsonOb
     labels = {"app.kubernetes.io/name": name}
     parts = _PARTS[resource]
     mounts = {"sockets": SOCKETS, **parts.paths}
+    on_nodes = [
+        {"key": LABEL_INSTANCE_TYPE, "operator": "In", "values": sorted(set(machines.values()))},
+        {"key": LABEL_NODEPOOL, "operator": "In", "values": sorted(machines)},
+    ]
     return {
         "selector": {"matchLabels": labels},
         "updateStrategy": {"type": "RollingUpdate"},
@@ -127,13 +119,12 @@ def daemon_set(resource: str, image: str, machines: Mapping[str, str]) -> JsonOb
                 "affinity": {
                     "nodeAffinity": {
                         "requiredDuringSchedulingIgnoredDuringExecution": {
-                            "nodeSelectorTerms": [{"matchExpressions": _expressions(machines)}]
+                            "nodeSelectorTerms": [{"matchExpressions": on_nodes}]
                         }
                     }
                 },
-                "automountServiceAccountToken": parts.service_account,
-                **({"serviceAccountName": name} if parts.service_account else {}),
-                **({"hostNetwork": True} if parts.host_network else {}),
+                "automountServiceAccountToken": False,
+                **parts.pod,
                 "containers": [
                     {
                         "name": name,
@@ -159,17 +150,6 @@ def daemon_set(resource: str, image: str, machines: Mapping[str, str]) -> JsonOb
     }
 
 
-def _expressions(machines: Mapping[str, str]) -> list[JsonObject]:
-    return [
-        {
-            "key": LABEL_INSTANCE_TYPE,
-            "operator": "In",
-            "values": sorted(set(machines.values())),
-        },
-        {"key": LABEL_NODEPOOL, "operator": "In", "values": sorted(machines)},
-    ]
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Parts:
     """The differences between plugins. `paths` are further directories of the node that a plugin mounts."""
@@ -177,8 +157,7 @@ class _Parts:
     env: list[JsonObject]
     security: JsonObject
     paths: Mapping[str, str]
-    host_network: bool = False
-    service_account: bool = False
+    pod: JsonObject
 
 
 _PARTS: Final = {
@@ -190,6 +169,7 @@ _PARTS: Final = {
         ],
         security=UNPRIVILEGED,
         paths={},
+        pod={},
     ),
     # Privileged since image v0.5.9: it allocates the EFA interfaces that are nearest to a pod's accelerators, and reads
     # the accelerators' devices to do so (github.com/aws/eks-charts/pull/1245).
@@ -202,7 +182,7 @@ _PARTS: Final = {
             "runAsUser": 0,
         },
         paths={"infiniband": "/dev/infiniband", "neuron-tools": "/opt/aws/neuron"},
-        host_network=True,
+        pod={"hostNetwork": True},
     ),
     NEURON: _Parts(
         env=[
@@ -211,7 +191,7 @@ _PARTS: Final = {
         ],
         security=UNPRIVILEGED,
         paths={"run": "/run", "aws": "/opt/aws"},
-        service_account=True,
+        pod={"automountServiceAccountToken": True, "serviceAccountName": NAMES[NEURON]},
     ),
 }
 _READ: Final = ("aws",)

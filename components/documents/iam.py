@@ -18,6 +18,11 @@ from typing import Any, Final
 JsonObject = dict[str, Any]
 
 VERSION = "2012-10-17"
+# The operations of a KMS grant for the encryption and decryption of data.
+KEY_OPERATIONS: Final = (
+    *("Decrypt", "DescribeKey", "Encrypt", "GenerateDataKey", "GenerateDataKeyWithoutPlaintext"),
+    *("ReEncryptFrom", "ReEncryptTo"),
+)
 
 
 def document(*statements: JsonObject) -> JsonObject:
@@ -204,7 +209,7 @@ def bucket_access(*, bucket_arn: str, prefix: str | None, key_arn: str | None, w
 
 
 # The same in every partition (https://docs.aws.amazon.com/vpc/latest/userguide/flow-logs-iam-role.html).
-FLOW_LOGS_SERVICE = "vpc-flow-logs.amazonaws.com"
+FLOW_LOGS_SERVICE: Final = "vpc-flow-logs.amazonaws.com"
 
 
 def control_plane_group(cluster: str) -> str:

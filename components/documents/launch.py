@@ -14,14 +14,6 @@ from .pool import Pool, off_the_pools, request
 
 JsonObject = dict[str, Any]
 
-# Not a standard, but the default annotations of Prometheus' chart
-# (prometheus-community/helm-charts@005bec2, charts/prometheus/values.yaml, job kubernetes-pods).
-_SCRAPED = {
-    "prometheus.io/scrape": "true",
-    "prometheus.io/port": str(names.METRICS_PORT),
-    "prometheus.io/path": names.METRICS_PATH,
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSize:
@@ -184,7 +176,7 @@ def job_spec(run: Run, resolved: Resolved) -> JsonObject:
         "template": {
             "metadata": {
                 "labels": labels(run.run_id),
-                "annotations": {names.DO_NOT_DISRUPT: "true", **_SCRAPED},
+                "annotations": {names.DO_NOT_DISRUPT: "true", **pods.scrape_annotations(names.METRICS_PORT)},
             },
             "spec": {
                 "restartPolicy": "Never",

@@ -61,6 +61,19 @@ def scraped(labels: Mapping[str, str], port: int, scrapers: Mapping[str, str]) -
     }
 
 
+def scrape_annotations(port: int) -> dict[str, str]:
+    """Return annotations with which Prometheus, and the controller of torchrun jobs, find the metrics of a pod.
+
+    Not a standard, but the default annotations of Prometheus' chart
+    (prometheus-community/helm-charts@005bec2, charts/prometheus/values.yaml, job kubernetes-pods).
+    """
+    return {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(port),
+        "prometheus.io/path": names.METRICS_PATH,
+    }
+
+
 def port_open(labels: Mapping[str, str], port: int) -> JsonObject:
     """Return a policy that allows everybody to reach one TCP port of the pods with these labels.
 

@@ -162,7 +162,10 @@ def _template(queue: Queue, around: Surroundings) -> JsonObject:
         "containers": [container],
         **volumes,
     }
-    return {**({"metadata": {"annotations": _scraped()}} if own_image else {}), "spec": pod}
+    if not own_image:
+        return {"spec": pod}
+    # The controller reads the progress of a job from the trainer's metrics.
+    return {"metadata": {"annotations": pods.scrape_annotations(names.TRAINER_METRICS_PORT)}, "spec": pod}
 
 
 def _opening(around: Surroundings, mounts: Mapping[str, str], index: int) -> JsonObject:
@@ -182,15 +185,6 @@ def _for_the_trainer(queue: Queue, around: Surroundings) -> JsonObject:
     }
 
 
-def _scraped() -> dict[str, str]:
-    """Return annotations with which the controller finds the trainer's metrics, and reads the progress of a job."""
-    return {
-        "prometheus.io/scrape": "true",
-        "prometheus.io/port": str(names.TRAINER_METRICS_PORT),
-        "prometheus.io/path": names.METRICS_PATH,
-    }
-
-
 def workspaces(bucket: str) -> str:
     """Return the place of workspaces in a bucket."""
     return f"s3://{bucket}/{BUCKET_PREFIX}"
@@ -205,21 +199,30 @@ def _storage(queue: Queue, own: Any) -> JsonObject:
 
 
 def _volume(volume: Volume) -> JsonObject:
-    said = {
-        "size": volume.size,
-        "sizePerGPU": volume.size_per_gpu,
-        "storageClass": volume.storage_class,
-        "existingClaim": volume.existing_claim,
+    return {
+        "enabled": True,
+        **_without_none(
+            {
+                "size": volume.size,
+                "sizePerGPU": volume.size_per_gpu,
+                "storageClass": volume.storage_class,
+                "existingClaim": volume.existing_claim,
+                "retain": volume.retain or None,
+            }
+        ),
     }
-    kept = {"retain": True} if volume.retain else {}
-    return {"enabled": True, **{key: value for key, value in said.items() if value is not None}, **kept}
+
+
+def _without_none(fields: JsonObject) -> JsonObject:
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def _job_defaults(defaults: JobDefaults) -> JsonObject:
-    said = {
-        "ttlSecondsAfterFinished": defaults.time_to_live,
-        "activeDeadlineSeconds": defaults.deadline,
-        "restartPolicy": defaults.restart_policy,
-        "maxRestarts": defaults.max_restarts,
-    }
-    return {key: value for key, value in said.items() if value is not None}
+    return _without_none(
+        {
+            "ttlSecondsAfterFinished": defaults.time_to_live,
+            "activeDeadlineSeconds": defaults.deadline,
+            "restartPolicy": defaults.restart_policy,
+            "maxRestarts": defaults.max_restarts,
+        }
+    )
