@@ -81,7 +81,8 @@ class FabricCheck(pulumi.ComponentResource):
         metadata = {"name": names.FABRIC_CHECK_SERVICE, "namespace": names.TRAINING_NAMESPACE}
         k8s.core.v1.Service(
             names.FABRIC_CHECK_SERVICE,
-            metadata=metadata,  # A headless Service, which gives the pods DNS names before they are ready.
+            metadata=metadata,
+            # Without a cluster IP, so that DNS has a name of each pod, also before it is ready.
             spec={"clusterIP": "None", "publishNotReadyAddresses": True, "selector": _FABRIC_LABELS},
             opts=options,
         )
