@@ -98,7 +98,7 @@ def test_endpoints_and_flow_logs_of_a_given_vpc_are_made_when_they_are_asked_for
 def test_endpoints_without_an_address_range_are_refused() -> None:
     def program() -> None:
         args = ExistingNetworkArgs(**GIVEN, worker_group_id="sg-1", interface_endpoints=("sqs",))
-        with pytest.raises(ValueError, match="vpc-1 need its address range, which is not set"):
+        with pytest.raises(ValueError, match="cidr: interface endpoints in vpc-1 need its address range"):
             ExistingNetwork("mine", args)
 
     deploy(program)
