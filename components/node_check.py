@@ -2,7 +2,7 @@
 
 Each check is a suspended CronJob. `kubectl create job --from=cronjob/check-<pool>` checks one node of the pool,
 `make check-nodes` each node. `make check-fabric` creates a Job of the CronJob `fabric-<pool>` with as many pods as
-nodes (`trainyard/cli/fabric_check.py`). A pod requests the devices that a worker requests, so it sees what a worker
+nodes (`trainyard/cli/pool_checks.py`). A pod requests the devices that a worker requests, so it sees what a worker
 would see.
 """
 
