@@ -79,7 +79,7 @@ def read(text: str) -> list[Waiver]:
     """Return the waivers of a file.
 
     Raises:
-        WaiverError: A waiver lacks a key, has an unknown one, or has no reason or date.
+        WaiverError: A waiver lacks a key, has an unknown one, or has a value that is no text or no date.
     """
     return [
         waiver
@@ -98,11 +98,16 @@ def _waivers(place: str, entry: dict[str, Any]) -> list[Waiver]:
     try:
         beside = tuple(Pattern(**each) for each in entry.get("beside", ()))
         named = entry.get("rule")
-        rules = named if isinstance(named, list) else [named]
+        rules = named if named and isinstance(named, list) else [named]
         found = [Waiver(**{**entry, "rule": rule, "beside": beside}) for rule in rules]
     except (AttributeError, TypeError) as error:
         raise WaiverError(f"{place}: {error}") from None
     for each in found:
-        if not each.rule or not str(each.reason).strip() or not isinstance(each.since, datetime.date):
-            raise WaiverError(f"{place} must have a rule, a reason, and in since a date such as 2026-11-21")
+        texts = [each.rule, each.type, each.name, each.reason]
+        texts += [text for pattern in beside for text in (pattern.type, pattern.name)]
+        is_text = all(isinstance(text, str) and text.strip() for text in texts)
+        if not is_text or not isinstance(each.since, datetime.date):
+            raise WaiverError(
+                f"{place} must have a rule, a type, a name and a reason as texts, and as since a date like 2026-11-21"
+            )
     return found

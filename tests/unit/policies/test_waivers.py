@@ -102,12 +102,16 @@ def test_waivers_of_checkov_have_the_same_bounds() -> None:
     ("change", "message"),
     [
         ({"rule": None}, "must have a rule"),
+        ({"rule": "[]"}, "must have a rule"),
+        ({"rule": "[pod-groups, 5]"}, "must have a rule"),
+        ({"type": "5"}, "must have a rule, a type"),
         ({"reason": None}, "'reason'"),
         ({"until": "2027-01-01"}, "'until'"),
-        ({"reason": '" "'}, "must have a rule, a reason"),
-        ({"since": "soon"}, "a date such as"),
+        ({"reason": '" "'}, "a reason"),
+        ({"since": "soon"}, "a date like"),
         ({"beside": "[lustre]"}, "must be a mapping"),
         ({"beside": "[{name: a}]"}, "'type'"),
+        ({"beside": "[{name: a, type: 5}]"}, "must have a rule, a type"),
     ],
 )
 def test_a_wrong_waiver_is_an_error_with_its_place(change: dict[str, Any], message: str) -> None:
