@@ -364,6 +364,31 @@ def test_the_operators_objects_are_registered_one_by_one(dev: Recorded) -> None:
     assert dev.one("kubernetes:core/v1:Namespace", "training-operator:kubeflow")
 
 
+@pytest.mark.parametrize(
+    ("backend", "mpi", "served"),
+    [
+        ("pytorchjob", False, {"pytorchjobs"}),
+        ("pytorchjob", True, {"pytorchjobs", "mpijobs"}),
+        ("trainjob", True, {"mpijobs"}),
+    ],
+)
+def test_training_operator_serves_only_kinds_of_the_stack(
+    monkeypatch: pytest.MonkeyPatch, backend: str, mpi: bool, served: set[str]
+) -> None:
+    monkeypatch.setattr(stack, "KubeflowTrainer", lambda *_: None)
+    training = {**stack_file("local")["trainyard:training"], "backend": backend}
+    found = settings_of("local", **{"trainyard:training": training, "trainyard:mpi": mpi})
+    recorded = deploy(
+        lambda: (
+            stack._operators(found, pulumi.Output.from_input("image"), [], pulumi.ResourceOptions()) and None
+        )
+    )
+    definitions = recorded.of("kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition")
+    assert {each.inputs["metadata"]["name"] for each in definitions} == {
+        f"{kind}.kubeflow.org" for kind in served
+    }
+
+
 def test_everything_that_can_carry_tags_carries_the_stacks(dev: Recorded) -> None:
     untaggable = (
         "Association",
