@@ -165,10 +165,7 @@ class SystemNodes(Model):
 
 
 class Cluster(Model):
-    """The EKS cluster and its system nodes.
-
-    After `check_cluster`, `name` is also that of an existing cluster, and `account_id` is the account of the stack.
-    """
+    """The EKS cluster and its system nodes."""
 
     existing: ExistingCluster | None = setting(None, FIXED)
     """An existing cluster. The stack creates all other resources in it. It excludes settings of a new cluster, and
@@ -232,7 +229,10 @@ class Cluster(Model):
 
 
 def check_cluster(section: Section[Cluster], default_name: str) -> Cluster:
-    """Check the cluster. `default_name` is the default of its name, from the stack's name."""
+    """Return the checked cluster, with its name, also of an existing cluster, and with the account of the stack.
+
+    `default_name` is the default of its name, from the stack's name.
+    """
     values, existing = section.values, section.values.existing
     nodes = section.part("systemNodes", values.system_nodes)
     find_type(nodes, "instanceType", values.system_nodes.instance_type)

@@ -38,10 +38,7 @@ class BaseImages(Model):
 
 
 class Images(Model):
-    """Container images. `launcher` and `trainer` are None if the stack builds them.
-
-    After `check_images`, third-party images without a setting are those of the mirror, if there is one.
-    """
+    """Container images of the stack and of third parties."""
 
     build: bool = setting(True, NEXT_RUN, example=True)
     """Build the launcher's and the trainer's image with Docker and push them to ECR."""
@@ -145,7 +142,10 @@ class Sources(Model):
 
 
 def check_images(section: Section[Images], region: str) -> Images:
-    """Check the images, and replace the registry of third-party images by the mirror, if there is one."""
+    """Check the images, and replace the registry of third-party images by the mirror, if there is one.
+
+    `launcher` and `trainer` stay None if the stack builds them.
+    """
     values, mirror = section.values, section.values.mirror
     _check_builds(section)
 
