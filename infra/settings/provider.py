@@ -22,7 +22,7 @@ from infra.settings.tags import Tags
 
 PREFIX: Final = "aws:"
 # The only advice for other keys of the provider (pulumi_aws.Provider): assumed roles, endpoints, proxies, retries.
-_ADVICE: Final = "set it in a profile of ~/.aws/config, which aws:profile names, or in the environment"
+_ADVICE: Final = "set others in a profile of ~/.aws/config, which aws:profile names, or in the environment"
 _OTHER_ADVICE: Final = {
     **dict.fromkeys(
         ("accessKey", "secretKey", "token"),

@@ -83,7 +83,7 @@ def test_every_other_key_of_the_aws_provider_is_refused(key: str) -> None:
     [
         ("secretKey", "a stack file must not contain credentials"),
         ("allowedAccountIds", "set trainyard:cluster.accountId"),
-        ("assumeRoles", "set it in a profile of ~/.aws/config"),
+        ("assumeRoles", "set others in a profile of ~/.aws/config"),
     ],
 )
 def test_refused_provider_key_names_the_way_instead(key: str, advice: str) -> None:
