@@ -76,6 +76,14 @@ def properties(fields: Fields) -> Mapping[str, Shape]:
     return found
 
 
+@functools.cache
+def required(fields: Fields) -> frozenset[str]:
+    """Return the names of the properties that must have a value."""
+    getters = [each for each in _class_body(fields) if isinstance(each, ast.FunctionDef) and each.returns]
+    names = {_getter_name(each): ast.unparse(each.returns) for each in getters if each.returns}
+    return frozenset(name for name, kind in names.items() if name and "Optional[" not in kind)
+
+
 def check_inputs(token: str, inputs: Props) -> list[Failure]:
     """Return the properties of `inputs`, at any depth, that the official SDK lacks.
 
@@ -109,6 +117,11 @@ def check_shape(shape: Shape, value: Any, path: str, owner: str) -> list[Failure
             hint = f"; did you mean {near[0]}?" if near else ""
             failures.append(Failure(inner, f"{owner} has no property {inner} in the official SDK{hint}"))
     return failures
+
+
+def words(text: str) -> frozenset[str]:
+    """Return the words of a text as a set of names."""
+    return frozenset(text.split())
 
 
 def sdk_version(package: str) -> str:

@@ -7,8 +7,6 @@ harmless.
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -37,19 +35,12 @@ def _role(inputs: Inputs) -> str:
     return str(inputs["role"]).rsplit("/", 1)[-1]
 
 
-def _rule_id(inputs: Inputs) -> str:
-    """Return an id in the form of the provider, built from the inputs."""
-    text = json.dumps({k: v for k, v in inputs.items() if not k.startswith("__")}, sort_keys=True)
-    return f"sgrule-{zlib.crc32(text.encode())}"
-
-
 # Types whose id is made of their inputs.
 COMPOSED: dict[str, Callable[[Inputs], str]] = {
     "aws:cloudwatch/eventTarget:EventTarget": lambda i: f"{i['rule']}-{i['targetId']}",
     "aws:ec2/route:Route": lambda i: (
         f"{i['routeTableId']}_{i.get('destinationCidrBlock') or i.get('destinationIpv6CidrBlock')}"
     ),
-    "aws:ec2/securityGroupRule:SecurityGroupRule": _rule_id,
     "aws:eks/accessEntry:AccessEntry": lambda i: f"{i['clusterName']}:{i['principalArn']}",
     "aws:eks/accessPolicyAssociation:AccessPolicyAssociation": lambda i: (
         f"{i['clusterName']}#{i['principalArn']}#{i['policyArn']}"

@@ -7,39 +7,21 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from local.plugins.sdk import words
+
 T = TypeVar("T")
 
 # Error codes that mean "this does not exist" and do not end in NotFound.
-_GONE = frozenset(
-    {
-        "404",
-        "AWS.SimpleQueueService.NonExistentQueue",
-        "BackupNotFound",
-        "DataRepositoryAssociationNotFound",
-        "FileSystemNotFound",
-        "NatGatewayNotFound",
-        "NoSuchBucket",
-        "NoSuchBucketPolicy",
-        "NoSuchEntity",
-        "NoSuchKey",
-        "NoSuchLifecycleConfiguration",
-        "NoSuchPublicAccessBlockConfiguration",
-        "InvalidPlacementGroup.Unknown",
-        "OwnershipControlsNotFoundError",
-        "QueueDoesNotExist",
-        "ServerSideEncryptionConfigurationNotFoundError",
-    }
+_GONE = words(
+    "404 AWS.SimpleQueueService.NonExistentQueue BackupNotFound DataRepositoryAssociationNotFound "
+    "FileSystemNotFound NatGatewayNotFound NoSuchBucket NoSuchBucketPolicy NoSuchEntity NoSuchKey "
+    "NoSuchLifecycleConfiguration NoSuchPublicAccessBlockConfiguration InvalidPlacementGroup.Unknown "
+    "OwnershipControlsNotFoundError QueueDoesNotExist ServerSideEncryptionConfigurationNotFoundError"
 )
 # Codes that mean "something that is being deleted still uses this". A retry can succeed.
-_BUSY = frozenset(
-    {
-        "DeleteConflict",
-        "DependencyViolation",
-        "InvalidIPAddress.InUse",
-        "InvalidPlacementGroup.InUse",
-        "OperationAborted",
-        "ResourceInUseException",
-    }
+_BUSY = words(
+    "DeleteConflict DependencyViolation InvalidIPAddress.InUse InvalidPlacementGroup.InUse "
+    "OperationAborted ResourceInUseException"
 )
 
 
@@ -57,28 +39,11 @@ def is_gone(error: Exception) -> bool:
     return code in _GONE or code.endswith((".NotFound", "NotFoundException", "NotFoundFault"))
 
 
-def is_busy(error: Exception) -> bool:
-    """Return whether a deletion was refused only because something else still uses the resource."""
-    return error_code(error) in _BUSY
-
-
-def absent(describe: Callable[[], Any]) -> bool:
-    """Return whether a call that reads a resource fails with "does not exist". Raise any other error."""
-    try:
-        describe()
-    except Exception as error:
-        if is_gone(error):
-            return True
-        raise
-    return False
-
-
 class Cloud:
     """One region of one account. Thread-safe: botocore clients are, and they are created once."""
 
-    def __init__(self, region: str, default_tags: Mapping[str, str] | None = None) -> None:
+    def __init__(self, region: str) -> None:
         self.region = region
-        self.default_tags = dict(default_tags or {})
         self._lock = threading.Lock()
         self._clients: dict[str, Any] = {}
         self._session: Any = None
@@ -104,6 +69,16 @@ class Cloud:
                     service, region_name=self.region, config=config
                 )
             return self._clients[service]
+
+    def call(self, service: str, operation: str) -> Callable[..., Any]:
+        """Return an operation, such as `describe_vpcs`."""
+        found: Callable[..., Any] = getattr(self.client(service), operation)
+        return found
+
+    def input_shape(self, service: str, operation: str) -> Any:
+        """Return botocore's shape of an operation's arguments."""
+        meta = self.client(service).meta
+        return meta.service_model.operation_model(meta.method_to_api_mapping[operation]).input_shape
 
     @property
     def account(self) -> str:
@@ -157,7 +132,7 @@ def retry_busy(call: Callable[[], T], seconds: float = 300.0) -> T:
         try:
             return call()
         except Exception as error:
-            if not is_busy(error) or time.monotonic() > deadline:
+            if error_code(error) not in _BUSY or time.monotonic() > deadline:
                 raise
         time.sleep(pause)
         pause = min(pause * 1.5, 5.0)

@@ -1,345 +1,304 @@
-"""IAM resources: roles, policies, attachments, instance profiles."""
+"""IAM: roles, policies, attachments, instance profiles, OIDC providers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import unquote
 
-from local.plugins.aws.cloud import Cloud, retry_busy
-from local.plugins.aws.resource import (
-    Handler,
-    Props,
-    listed,
-    random_name,
-    serves,
-    tag_changes,
-    tag_list,
-    tag_map,
-    upper,
-)
+from local.plugins.aws.cloud import Cloud
+from local.plugins.aws.resource import Props, Resource
+from local.plugins.sdk import words
 
 
-def text_of(document: Any) -> str:
+@dataclass(frozen=True, kw_only=True)
+class _Row(Resource):
+    service: str = "iam"
+    busy_seconds: float = 60.0
+
+
+def _text(document: Any) -> str:
     """Return a policy document as the JSON text of the outputs (boto3 decodes it, older answers are quoted)."""
     return unquote(document) if isinstance(document, str) else json.dumps(document, separators=(",", ":"))
 
 
-def retag(old: Props, new: Props, untag: Callable[..., Any], tag: Callable[..., Any], **subject: str) -> None:
-    """Apply a change of tags by the Untag and Tag calls of IAM."""
-    gone, put = tag_changes(old, new)
-    if gone:
-        untag(TagKeys=gone, **subject)
-    if put:
-        tag(Tags=tag_list(put), **subject)
-
-
-def names_of(value: Any) -> str:
+def _role_name(value: Any) -> str:
     """Return a role's name from a name, or from the id of a role that the program passed as a resource."""
     return str(value).rsplit("/", 1)[-1]
 
 
-@serves
-class Role(Handler):
-    """A role with its trust policy, inline policies and attached managed policies."""
+# ------------------------------------------------------------------------------------------------- roles
 
-    token = "aws:iam/role:Role"
-    accepts = frozenset(
-        {
-            "name",
-            "namePrefix",
-            "path",
-            "assumeRolePolicy",
-            "description",
-            "forceDetachPolicies",
-            "inlinePolicies",
-            "managedPolicyArns",
-            "maxSessionDuration",
-            "permissionsBoundary",
-            "tags",
+
+def _live_role(cloud: Cloud, rid: str, inputs: Props, found: Any) -> Props:
+    """Return the policies only if the role's own inputs manage them: other resources may add to both lists."""
+    iam = cloud.client("iam")
+    live: Props = {
+        "assumeRolePolicy": _text(found["AssumeRolePolicyDocument"]),
+        "permissionsBoundary": found.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn", ""),
+    }
+    if inputs.get("managedPolicyArns") is not None:
+        attached = iam.list_attached_role_policies(RoleName=rid)["AttachedPolicies"]
+        live["managedPolicyArns"] = [policy["PolicyArn"] for policy in attached]
+    if inputs.get("inlinePolicies") is not None:
+        names = iam.list_role_policies(RoleName=rid)["PolicyNames"]
+        texts = [iam.get_role_policy(RoleName=rid, PolicyName=name)["PolicyDocument"] for name in names]
+        live["inlinePolicies"] = [
+            {"name": name, "policy": _text(text)} for name, text in zip(names, texts, strict=True)
+        ]
+    return live
+
+
+def _change_role(cloud: Cloud, rid: str, old: Props, new: Props, changed: frozenset[str]) -> None:
+    """Apply the change of a role's settings, and of its own inline and managed policies."""
+    iam = cloud.client("iam")
+    if changed & _ROLE_SETTINGS:
+        # One call sets both, and resets the one that is left out.
+        settings = {
+            "Description": new.get("description", ""),
+            "MaxSessionDuration": new["maxSessionDuration"],
         }
+        iam.update_role(RoleName=rid, **settings)
+    before, after = (
+        {each["name"]: each["policy"] for each in props.get("inlinePolicies") or []} for props in (old, new)
     )
-    required = frozenset({"assumeRolePolicy"})
-    replaces = frozenset({"name", "namePrefix", "path"})
-    unordered = frozenset({"inlinePolicies", "managedPolicyArns"})
-    documents = frozenset({"assumeRolePolicy", "policy"})
-    write_only = frozenset({"forceDetachPolicies", "namePrefix"})
-    defaults: ClassVar[Props] = {"maxSessionDuration": 3600, "path": "/", "forceDetachPolicies": False}
-    auto_name = "name"
-    auto_name_limit = 64
-    tagged = True
+    for name in sorted(before.keys() - after.keys()):
+        iam.delete_role_policy(RoleName=rid, PolicyName=name)
+    for name, text in after.items():
+        if before.get(name) != text:
+            iam.put_role_policy(RoleName=rid, PolicyName=name, PolicyDocument=text)
+    attached, wanted = (set(props.get("managedPolicyArns") or []) for props in (old, new))
+    for arn in sorted(attached - wanted):
+        iam.detach_role_policy(RoleName=rid, PolicyArn=arn)
+    for arn in sorted(wanted - attached):
+        iam.attach_role_policy(RoleName=rid, PolicyArn=arn)
 
-    def create(self, cloud: Cloud, inputs: Props) -> str:
-        name = inputs.get("name") or random_name(str(inputs["namePrefix"]).rstrip("-"), 64)
-        answer = cloud.client("iam").create_role(
-            RoleName=name,
-            AssumeRolePolicyDocument=inputs["assumeRolePolicy"],
-            **upper(inputs, ["path", "description", "maxSessionDuration", "permissionsBoundary"]),
-            **({"Tags": tag_list(inputs["tags"])} if inputs.get("tags") else {}),
-        )
-        return str(answer["Role"]["RoleName"])
+
+_ROLE_SETTINGS = words("description maxSessionDuration")
+
+
+def _detach_all(cloud: Cloud, rid: str, state: Props) -> None:
+    """Remove the role's own policies, and with `forceDetachPolicies` all others."""
+    iam = cloud.client("iam")
+    own = {each["name"] for each in state.get("inlinePolicies") or []}
+    own |= set(state.get("managedPolicyArns") or [])
+    for policy in iam.list_attached_role_policies(RoleName=rid)["AttachedPolicies"]:
+        if state.get("forceDetachPolicies") or policy["PolicyArn"] in own:
+            iam.detach_role_policy(RoleName=rid, PolicyArn=policy["PolicyArn"])
+    for name in iam.list_role_policies(RoleName=rid)["PolicyNames"]:
+        if state.get("forceDetachPolicies") or name in own:
+            iam.delete_role_policy(RoleName=rid, PolicyName=name)
+
+
+class _Role(_Row):
+    """A role with its trust policy. Its policies are inputs, or resources of their own."""
 
     def finish(self, cloud: Cloud, rid: str, inputs: Props) -> None:
-        self._policies(cloud, rid, {}, inputs)
+        _change_role(cloud, rid, {}, inputs, frozenset())
 
-    def _policies(self, cloud: Cloud, rid: str, old: Props, new: Props) -> None:
-        iam = cloud.client("iam")
-        before = {p["name"]: p for p in listed(old.get("inlinePolicies"))}
-        after = {p["name"]: p for p in listed(new.get("inlinePolicies"))}
-        for name in before.keys() - after.keys():
-            iam.delete_role_policy(RoleName=rid, PolicyName=name)
-        for name, policy in after.items():
-            if before.get(name) != policy:
-                iam.put_role_policy(RoleName=rid, PolicyName=name, PolicyDocument=policy["policy"])
-        attached, wanted = (
-            set(listed(old.get("managedPolicyArns"))),
-            set(listed(new.get("managedPolicyArns"))),
-        )
-        for arn in sorted(attached - wanted):
-            iam.detach_role_policy(RoleName=rid, PolicyArn=arn)
-        for arn in sorted(wanted - attached):
-            iam.attach_role_policy(RoleName=rid, PolicyArn=arn)
 
-    def read(self, cloud: Cloud, rid: str, inputs: Props) -> Props | None:
-        iam = cloud.client("iam")
-        role = iam.get_role(RoleName=rid)["Role"]
-        live = {
-            "arn": role["Arn"],
-            "name": role["RoleName"],
-            "path": role["Path"],
-            "uniqueId": role["RoleId"],
-            "createDate": role["CreateDate"].strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "assumeRolePolicy": text_of(role["AssumeRolePolicyDocument"]),
-            "description": role.get("Description", ""),
-            "maxSessionDuration": role.get("MaxSessionDuration", 3600),
-            "permissionsBoundary": role.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn", ""),
-            "tags": tag_map(iam.list_role_tags(RoleName=rid)["Tags"]),
-        }
-        # Only if the program manages them here: separate attachment resources add to both lists.
-        if inputs.get("managedPolicyArns") is not None:
-            attached = iam.list_attached_role_policies(RoleName=rid)["AttachedPolicies"]
-            live["managedPolicyArns"] = [policy["PolicyArn"] for policy in attached]
-        if inputs.get("inlinePolicies") is not None:
-            live["inlinePolicies"] = [
-                {
-                    "name": name,
-                    "policy": text_of(iam.get_role_policy(RoleName=rid, PolicyName=name)["PolicyDocument"]),
-                }
-                for name in iam.list_role_policies(RoleName=rid)["PolicyNames"]
-            ]
-        return live
+class _OfRole(_Row):
+    """What a role has. The program may pass the role's name or the role itself."""
+
+    def create(self, cloud: Cloud, inputs: Props) -> str:
+        return super().create(cloud, {**inputs, "role": _role_name(inputs["role"])})
 
     def update(self, cloud: Cloud, rid: str, old: Props, new: Props, changed: frozenset[str]) -> None:
-        iam = cloud.client("iam")
-        if "assumeRolePolicy" in changed:
-            iam.update_assume_role_policy(RoleName=rid, PolicyDocument=new["assumeRolePolicy"])
-        if changed & {"description", "maxSessionDuration"}:
-            iam.update_role(
-                RoleName=rid,
-                Description=new.get("description", ""),
-                MaxSessionDuration=new["maxSessionDuration"],
+        super().update(cloud, rid, old, {**new, "role": _role_name(new["role"])}, changed)
+
+
+# ------------------------------------------------------------------------------------------------- policies
+
+
+def _live_policy(cloud: Cloud, rid: str, _inputs: Props, found: Any) -> Props:
+    get = cloud.client("iam").get_policy_version
+    version = get(PolicyArn=rid, VersionId=found["DefaultVersionId"])["PolicyVersion"]
+    return {"policy": _text(version["Document"])}
+
+
+def _new_document(cloud: Cloud, rid: str, _old: Props, new: Props, changed: frozenset[str]) -> None:
+    """Make a new document the default version."""
+    if "policy" not in changed:
+        return
+    iam = cloud.client("iam")
+    # A policy has at most five versions. Delete the oldest one that is not in use to make room.
+    versions = iam.list_policy_versions(PolicyArn=rid)["Versions"]
+    spare = sorted((v for v in versions if not v["IsDefaultVersion"]), key=lambda v: v["CreateDate"])
+    if len(versions) >= 5:
+        iam.delete_policy_version(PolicyArn=rid, VersionId=spare[0]["VersionId"])
+    iam.create_policy_version(PolicyArn=rid, PolicyDocument=new["policy"], SetAsDefault=True)
+
+
+def _delete_versions(cloud: Cloud, rid: str, _state: Props) -> None:
+    iam = cloud.client("iam")
+    for version in iam.list_policy_versions(PolicyArn=rid)["Versions"]:
+        if not version["IsDefaultVersion"]:
+            iam.delete_policy_version(PolicyArn=rid, VersionId=version["VersionId"])
+
+
+# ------------------------------------------------------------------------------------------------- profiles
+
+
+def _empty_profile(cloud: Cloud, rid: str, _state: Props) -> None:
+    iam = cloud.client("iam")
+    for role in iam.get_instance_profile(InstanceProfileName=rid)["InstanceProfile"]["Roles"]:
+        iam.remove_role_from_instance_profile(InstanceProfileName=rid, RoleName=role["RoleName"])
+
+
+def _set_role(cloud: Cloud, rid: str, _old: Props, new: Props, changed: frozenset[str]) -> None:
+    if "role" in changed:
+        _empty_profile(cloud, rid, {})
+        if new.get("role"):
+            cloud.client("iam").add_role_to_instance_profile(
+                InstanceProfileName=rid, RoleName=_role_name(new["role"])
             )
-        if "permissionsBoundary" in changed:
-            if new.get("permissionsBoundary"):
-                iam.put_role_permissions_boundary(
-                    RoleName=rid, PermissionsBoundary=new["permissionsBoundary"]
-                )
-            else:
-                iam.delete_role_permissions_boundary(RoleName=rid)
-        if changed & {"inlinePolicies", "managedPolicyArns"}:
-            self._policies(cloud, rid, old, new)
-        if "tags" in changed:
-            retag(old, new, iam.untag_role, iam.tag_role, RoleName=rid)
-
-    def delete(self, cloud: Cloud, rid: str, state: Props) -> None:
-        iam = cloud.client("iam")
-        own = set(listed(state.get("managedPolicyArns")))
-        for policy in iam.list_attached_role_policies(RoleName=rid)["AttachedPolicies"]:
-            if state.get("forceDetachPolicies") or policy["PolicyArn"] in own:
-                iam.detach_role_policy(RoleName=rid, PolicyArn=policy["PolicyArn"])
-        inline = {policy["name"] for policy in listed(state.get("inlinePolicies"))}
-        for name in iam.list_role_policies(RoleName=rid)["PolicyNames"]:
-            if state.get("forceDetachPolicies") or name in inline:
-                iam.delete_role_policy(RoleName=rid, PolicyName=name)
-        retry_busy(lambda: iam.delete_role(RoleName=rid), 60)
 
 
-@serves
-class Policy(Handler):
-    """A customer managed policy. Its id is its ARN. A new document becomes the default version."""
-
-    token = "aws:iam/policy:Policy"
-    accepts = frozenset({"name", "namePrefix", "path", "description", "policy", "tags"})
-    required = frozenset({"policy"})
-    replaces = frozenset({"name", "namePrefix", "path", "description"})
-    documents = frozenset({"policy"})
-    write_only = frozenset({"namePrefix"})
-    defaults: ClassVar[Props] = {"path": "/"}
-    auto_name = "name"
-    auto_name_limit = 128
-    tagged = True
-
-    def create(self, cloud: Cloud, inputs: Props) -> str:
-        name = inputs.get("name") or random_name(str(inputs["namePrefix"]).rstrip("-"), 128)
-        answer = cloud.client("iam").create_policy(
-            PolicyName=name,
-            PolicyDocument=inputs["policy"],
-            **upper(inputs, ["path", "description"]),
-            **({"Tags": tag_list(inputs["tags"])} if inputs.get("tags") else {}),
-        )
-        return str(answer["Policy"]["Arn"])
-
-    def read(self, cloud: Cloud, rid: str, inputs: Props) -> Props | None:
-        iam = cloud.client("iam")
-        policy = iam.get_policy(PolicyArn=rid)["Policy"]
-        version = iam.get_policy_version(PolicyArn=rid, VersionId=policy["DefaultVersionId"])
-        return {
-            "arn": rid,
-            "name": policy["PolicyName"],
-            "path": policy["Path"],
-            "policyId": policy["PolicyId"],
-            "description": policy.get("Description", ""),
-            "policy": text_of(version["PolicyVersion"]["Document"]),
-            "tags": tag_map(iam.list_policy_tags(PolicyArn=rid)["Tags"]),
-        }
-
-    def update(self, cloud: Cloud, rid: str, old: Props, new: Props, changed: frozenset[str]) -> None:
-        iam = cloud.client("iam")
-        if "policy" in changed:
-            # A policy has at most five versions. Delete the oldest one that is not in use to make room.
-            versions = iam.list_policy_versions(PolicyArn=rid)["Versions"]
-            spare = sorted((v for v in versions if not v["IsDefaultVersion"]), key=lambda v: v["CreateDate"])
-            if len(versions) >= 5:
-                iam.delete_policy_version(PolicyArn=rid, VersionId=spare[0]["VersionId"])
-            iam.create_policy_version(PolicyArn=rid, PolicyDocument=new["policy"], SetAsDefault=True)
-        if "tags" in changed:
-            retag(old, new, iam.untag_policy, iam.tag_policy, PolicyArn=rid)
-
-    def delete(self, cloud: Cloud, rid: str, state: Props) -> None:
-        iam = cloud.client("iam")
-        for version in iam.list_policy_versions(PolicyArn=rid)["Versions"]:
-            if not version["IsDefaultVersion"]:
-                iam.delete_policy_version(PolicyArn=rid, VersionId=version["VersionId"])
-        retry_busy(lambda: iam.delete_policy(PolicyArn=rid), 60)
-
-
-@serves
-class RolePolicy(Handler):
-    """An inline policy of a role. Its id is `<role>:<policy>`."""
-
-    token = "aws:iam/rolePolicy:RolePolicy"
-    accepts = frozenset({"name", "namePrefix", "role", "policy"})
-    required = frozenset({"role", "policy"})
-    replaces = frozenset({"name", "namePrefix", "role"})
-    documents = frozenset({"policy"})
-    write_only = frozenset({"namePrefix"})
-    auto_name = "name"
-    auto_name_limit = 128
-
-    def create(self, cloud: Cloud, inputs: Props) -> str:
-        name = inputs.get("name") or random_name(str(inputs["namePrefix"]).rstrip("-"), 128)
-        self._put(cloud, names_of(inputs["role"]), name, inputs["policy"])
-        return f"{names_of(inputs['role'])}:{name}"
-
-    def _put(self, cloud: Cloud, role: str, name: str, policy: str) -> None:
-        cloud.client("iam").put_role_policy(RoleName=role, PolicyName=name, PolicyDocument=policy)
-
-    def read(self, cloud: Cloud, rid: str, inputs: Props) -> Props | None:
-        role, _, name = rid.partition(":")
-        answer = cloud.client("iam").get_role_policy(RoleName=role, PolicyName=name)
-        return {"role": inputs.get("role", role), "name": name, "policy": text_of(answer["PolicyDocument"])}
-
-    def update(self, cloud: Cloud, rid: str, old: Props, new: Props, changed: frozenset[str]) -> None:
-        role, _, name = rid.partition(":")
-        self._put(cloud, role, name, new["policy"])
-
-    def delete(self, cloud: Cloud, rid: str, state: Props) -> None:
-        role, _, name = rid.partition(":")
-        cloud.client("iam").delete_role_policy(RoleName=role, PolicyName=name)
-
-
-@serves
-class RolePolicyAttachment(Handler):
-    """A managed policy attached to a role. Its id is `<role>/<policy ARN>`."""
-
-    token = "aws:iam/rolePolicyAttachment:RolePolicyAttachment"
-    accepts = frozenset({"role", "policyArn"})
-    required = accepts
-    replaces = accepts
-
-    def create(self, cloud: Cloud, inputs: Props) -> str:
-        role = names_of(inputs["role"])
-        cloud.client("iam").attach_role_policy(RoleName=role, PolicyArn=inputs["policyArn"])
-        return f"{role}/{inputs['policyArn']}"
-
-    def read(self, cloud: Cloud, rid: str, inputs: Props) -> Props | None:
-        role, _, arn = rid.partition("/")
-        pages = cloud.client("iam").get_paginator("list_attached_role_policies").paginate(RoleName=role)
-        if not any(policy["PolicyArn"] == arn for page in pages for policy in page["AttachedPolicies"]):
-            return None
-        return {"role": inputs.get("role", role), "policyArn": arn}
-
-    def delete(self, cloud: Cloud, rid: str, state: Props) -> None:
-        role, _, arn = rid.partition("/")
-        cloud.client("iam").detach_role_policy(RoleName=role, PolicyArn=arn)
-
-
-@serves
-class InstanceProfile(Handler):
+class _InstanceProfile(_Row):
     """An instance profile with at most one role."""
 
-    token = "aws:iam/instanceProfile:InstanceProfile"
-    accepts = frozenset({"name", "namePrefix", "path", "role", "tags"})
-    replaces = frozenset({"name", "namePrefix", "path"})
-    write_only = frozenset({"namePrefix"})
-    defaults: ClassVar[Props] = {"path": "/"}
-    auto_name = "name"
-    auto_name_limit = 128
-    tagged = True
-
-    def create(self, cloud: Cloud, inputs: Props) -> str:
-        name = inputs.get("name") or random_name(str(inputs["namePrefix"]).rstrip("-"), 128)
-        cloud.client("iam").create_instance_profile(
-            InstanceProfileName=name,
-            Path=inputs["path"],
-            **({"Tags": tag_list(inputs["tags"])} if inputs.get("tags") else {}),
-        )
-        return str(name)
-
     def finish(self, cloud: Cloud, rid: str, inputs: Props) -> None:
-        if inputs.get("role"):
-            cloud.client("iam").add_role_to_instance_profile(
-                InstanceProfileName=rid, RoleName=names_of(inputs["role"])
-            )
+        _set_role(cloud, rid, {}, inputs, frozenset(inputs))
 
-    def read(self, cloud: Cloud, rid: str, inputs: Props) -> Props | None:
-        profile = cloud.client("iam").get_instance_profile(InstanceProfileName=rid)["InstanceProfile"]
-        roles = [role["RoleName"] for role in profile["Roles"]]
-        given = inputs.get("role")
-        return {
-            "arn": profile["Arn"],
-            "name": profile["InstanceProfileName"],
-            "path": profile["Path"],
-            "uniqueId": profile["InstanceProfileId"],
-            "createDate": profile["CreateDate"].strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "role": given if given and roles == [names_of(given)] else next(iter(roles), ""),
-            "tags": tag_map(profile.get("Tags")),
-        }
 
-    def update(self, cloud: Cloud, rid: str, old: Props, new: Props, changed: frozenset[str]) -> None:
-        iam = cloud.client("iam")
-        if "role" in changed:
-            self._empty(cloud, rid)
-            self.finish(cloud, rid, new)
-        if "tags" in changed:
-            retag(old, new, iam.untag_instance_profile, iam.tag_instance_profile, InstanceProfileName=rid)
+def _live_profile(_cloud: Cloud, _rid: str, inputs: Props, found: Any) -> Props:
+    roles = [role["RoleName"] for role in found["Roles"]]
+    given = inputs.get("role")
+    return {"role": given if given and roles == [_role_name(given)] else next(iter(roles), "")}
 
-    def _empty(self, cloud: Cloud, rid: str) -> None:
-        iam = cloud.client("iam")
-        for role in iam.get_instance_profile(InstanceProfileName=rid)["InstanceProfile"]["Roles"]:
-            iam.remove_role_from_instance_profile(InstanceProfileName=rid, RoleName=role["RoleName"])
 
-    def delete(self, cloud: Cloud, rid: str, state: Props) -> None:
-        self._empty(cloud, rid)
-        cloud.client("iam").delete_instance_profile(InstanceProfileName=rid)
+# ------------------------------------------------------------------------------------------------- OIDC
+
+
+def _live_oidc(_cloud: Cloud, rid: str, inputs: Props, found: Any) -> Props:
+    """Return the URL without scheme, as AWS does, unless the program set it with one."""
+    url, given = str(found["Url"]).removeprefix("https://"), str(inputs.get("url", ""))
+    return {"arn": rid, "url": given if given.removeprefix("https://") == url else url}
+
+
+# ------------------------------------------------------------------------------------------------- the table
+
+ROWS = (
+    _Role(
+        "aws:iam/role:Role",
+        accepts=words(
+            "name path assumeRolePolicy description forceDetachPolicies inlinePolicies managedPolicyArns "
+            "maxSessionDuration permissionsBoundary tags"
+        ),
+        # `policy` is inside `inlinePolicies`.
+        documents=words("assumeRolePolicy policy"),
+        unordered=words("inlinePolicies managedPolicyArns"),
+        write_only=words("forceDetachPolicies"),
+        defaults={"maxSessionDuration": 3600, "path": "/", "forceDetachPolicies": False},
+        auto_name="name",
+        auto_name_limit=64,
+        create_op="create_role",
+        id="{name}",
+        key="RoleName",
+        read_op="get_role",
+        found="Role",
+        extras={"tags": ("list_role_tags", "Tags", {})},
+        updates=(
+            ("update_assume_role_policy", words("assumeRolePolicy")),
+            ("put_role_permissions_boundary", words("permissionsBoundary")),
+        ),
+        clears={"permissionsBoundary": "delete_role_permissions_boundary"},
+        changes=_ROLE_SETTINGS | words("inlinePolicies managedPolicyArns"),
+        change=_change_role,
+        names={
+            "name": "RoleName",
+            "uniqueId": "RoleId",
+            "assumeRolePolicy": "AssumeRolePolicyDocument PolicyDocument",
+        },
+        live=_live_role,
+        tag_op="tag_role",
+        before_delete=_detach_all,
+        delete_op="delete_role",
+    ),
+    _Row(
+        "aws:iam/policy:Policy",
+        accepts=words("name path description policy tags"),
+        documents=words("policy"),
+        defaults={"path": "/"},
+        auto_name="name",
+        auto_name_limit=128,
+        create_op="create_policy",
+        id="Policy.Arn",
+        key="PolicyArn",
+        read_op="get_policy",
+        found="Policy",
+        extras={"tags": ("list_policy_tags", "Tags", {})},
+        names={"name": "PolicyName", "policy": "PolicyDocument"},
+        live=_live_policy,
+        changes=words("policy"),
+        change=_new_document,
+        tag_op="tag_policy",
+        before_delete=_delete_versions,
+        delete_op="delete_policy",
+    ),
+    _OfRole(
+        "aws:iam/rolePolicy:RolePolicy",
+        accepts=words("name role policy"),
+        documents=words("policy"),
+        auto_name="name",
+        auto_name_limit=128,
+        put=True,
+        create_op="put_role_policy",
+        id="{role}:{name}",
+        key="RoleName:PolicyName",
+        read_op="get_role_policy",
+        names={"name": "PolicyName", "role": "RoleName", "policy": "PolicyDocument"},
+        live=lambda _cloud, rid, inputs, found: {
+            "role": inputs.get("role", rid.partition(":")[0]),
+            "policy": _text(found["PolicyDocument"]),
+        },
+        delete_op="delete_role_policy",
+    ),
+    _OfRole(
+        "aws:iam/rolePolicyAttachment:RolePolicyAttachment",
+        accepts=words("role policyArn"),
+        create_op="attach_role_policy",
+        id="{role}/{policyArn}",
+        key="RoleName/PolicyArn",
+        read_op="list_attached_role_policies",
+        found="AttachedPolicies[?PolicyArn=='{PolicyArn}'] | [0]",
+        names={"role": "RoleName"},
+        live=lambda _cloud, rid, inputs, _found: {"role": inputs.get("role", rid.partition("/")[0])},
+        delete_op="detach_role_policy",
+    ),
+    _InstanceProfile(
+        "aws:iam/instanceProfile:InstanceProfile",
+        accepts=words("name path role tags"),
+        defaults={"path": "/"},
+        auto_name="name",
+        auto_name_limit=128,
+        create_op="create_instance_profile",
+        id="{name}",
+        key="InstanceProfileName",
+        read_op="get_instance_profile",
+        found="InstanceProfile",
+        names={"name": "InstanceProfileName", "uniqueId": "InstanceProfileId"},
+        live=_live_profile,
+        changes=words("role"),
+        change=_set_role,
+        tag_op="tag_instance_profile",
+        before_delete=_empty_profile,
+        delete_op="delete_instance_profile",
+    ),
+    _Row(
+        "aws:iam/openIdConnectProvider:OpenIdConnectProvider",
+        accepts=words("url clientIdLists thumbprintLists tags"),
+        # The emulator has no operation for the clients.
+        unordered=words("clientIdLists"),
+        create_op="create_open_id_connect_provider",
+        id="OpenIDConnectProviderArn",
+        key="OpenIDConnectProviderArn",
+        read_op="get_open_id_connect_provider",
+        updates=(("update_open_id_connect_provider_thumbprint", words("thumbprintLists")),),
+        names={"clientIdLists": "ClientIDList", "thumbprintLists": "ThumbprintList"},
+        live=_live_oidc,
+        tag_op="tag_open_id_connect_provider",
+        delete_op="delete_open_id_connect_provider",
+    ),
+)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +13,7 @@ from local.plugins import sdk
 from local.plugins.aws import invokes
 from local.plugins.aws.cloud import Cloud, error_code, is_gone
 from local.plugins.aws.handlers import HANDLERS
-from local.plugins.aws.resource import Handler, Props, changed_inputs, project
+from local.plugins.aws.resource import Props, Resource, changed_inputs, output_names, project
 from local.plugins.provider import (
     CheckRequest,
     CheckResult,
@@ -36,19 +34,9 @@ from local.plugins.values import UNKNOWN, decode_json, diff_paths, is_unknown
 # Names of inputs that the provider chose itself. The engine keeps and hides names that begin with two underscores.
 OWN = "__defaults"
 # Settings of `aws.Provider` that have an effect here. Credentials and endpoints come only from the environment.
-SETTINGS = frozenset(
-    {
-        "region",
-        "allowedAccountIds",
-        "forbiddenAccountIds",
-        "defaultTags",
-        "maxRetries",
-        "skipCredentialsValidation",
-        "skipMetadataApiCheck",
-        "skipRegionValidation",
-        "skipRequestingAccountId",
-        "version",
-    }
+SETTINGS = sdk.words(
+    "region allowedAccountIds forbiddenAccountIds defaultTags maxRetries "
+    "skipCredentialsValidation skipMetadataApiCheck skipRegionValidation skipRequestingAccountId version"
 )
 NO_CLOUD = "no local cloud to work on (TRAINYARD_LOCAL_CLOUD is not set): start it with `make up`"
 
@@ -131,7 +119,7 @@ class AwsProvider(Provider):
                         "AWS_ENDPOINT_URL is not an address of this machine: "
                         "use the environment of `python -m local env`"
                     )
-                made = Cloud(self.region, self.default_tags)
+                made = Cloud(self.region)
                 self._judge(made)
                 self._made = made
             return self._made
@@ -149,7 +137,7 @@ class AwsProvider(Provider):
 
     # ------------------------------------------------------------------------------------------ check, diff
 
-    def handler(self, token: str) -> Handler:
+    def handler(self, token: str) -> Resource:
         """Return the handler of a token.
 
         Raises:
@@ -177,11 +165,8 @@ class AwsProvider(Provider):
         if handler.tagged:
             inputs = self._tag(inputs)
         inputs = _named(handler, request, inputs)
-        failures += [
-            Failure(key, "is required")
-            for key in sorted(handler.required)
-            if inputs.get(key) is None  # UNKNOWN is a value
-        ]
+        required = sdk.required(sdk.resource(request.type))
+        failures += [Failure(key, "is required") for key in sorted(required - inputs.keys())]
         if not failures and not any(is_unknown(value) for value in inputs.values()):
             failures += [Failure(key, reason) for key, reason in handler.check(inputs)]
         return CheckResult(inputs, failures)
@@ -222,10 +207,6 @@ class AwsProvider(Provider):
         cloud = self.cloud()
         with _provider_errors(request.name, "create"):
             rid = handler.create(cloud, request.inputs)
-        self._settle(cloud, handler, rid, request)
-        return rid, self._outputs(cloud, handler, rid, request.inputs, request.name)
-
-    def _settle(self, cloud: Cloud, handler: Handler, rid: str, request: CreateRequest) -> None:
         try:
             with _provider_errors(request.name, "create"):
                 handler.finish(cloud, rid, request.inputs)
@@ -234,6 +215,7 @@ class AwsProvider(Provider):
                 raise  # nothing of it exists
             outputs = self._outputs(cloud, handler, rid, request.inputs, request.name)
             raise InitFailed(rid, outputs, [str(error)], request.inputs) from error
+        return rid, self._outputs(cloud, handler, rid, request.inputs, request.name)
 
     def _foreseen(self, token: str, inputs: Props) -> Props:
         known = {key: value for key, value in inputs.items() if not key.startswith("__")}
@@ -241,13 +223,13 @@ class AwsProvider(Provider):
         known = _with_computed(self.handler(token), known, {})
         return {**{key: UNKNOWN for key in output_names(token) if key not in known}, **known}
 
-    def _outputs(self, cloud: Cloud, handler: Handler, rid: str, inputs: Props, name: str) -> Props:
+    def _outputs(self, cloud: Cloud, handler: Resource, rid: str, inputs: Props, name: str) -> Props:
         live = self._read(cloud, handler, rid, inputs, name)
         if live is None:
             raise ProviderError(f"{name}: {handler.token} {rid} is gone right after it was written")
         return _merged(handler, inputs, live, cloud.region)
 
-    def _read(self, cloud: Cloud, handler: Handler, rid: str, inputs: Props, name: str) -> Props | None:
+    def _read(self, cloud: Cloud, handler: Resource, rid: str, inputs: Props, name: str) -> Props | None:
         try:
             with _provider_errors(name, "read"):
                 return handler.read(cloud, rid, inputs)
@@ -319,7 +301,7 @@ class AwsProvider(Provider):
             return function(cloud, self.region, args), []
 
 
-def _names(handler: Handler, inputs: Props, region: Any) -> list[Failure]:
+def _names(handler: Resource, inputs: Props, region: Any) -> list[Failure]:
     found = sdk.check_inputs(handler.token, {key: value for key, value in inputs.items() if key != "tagsAll"})
     wrong = {failure.path for failure in found}
     for key in sorted(inputs):
@@ -333,9 +315,9 @@ def _names(handler: Handler, inputs: Props, region: Any) -> list[Failure]:
     return found
 
 
-def _named(handler: Handler, request: CheckRequest, inputs: Props) -> Props:
+def _named(handler: Resource, request: CheckRequest, inputs: Props) -> Props:
     key = handler.auto_name
-    if key is None or key in inputs or any(inputs.get(f"{p}Prefix") is not None for p in (key, "name")):
+    if key is None or key in inputs:
         return inputs
     old = request.old_inputs or {}
     if key in (old.get(OWN) or []):
@@ -347,7 +329,7 @@ def _named(handler: Handler, request: CheckRequest, inputs: Props) -> Props:
     return {**inputs, key: name, OWN: [key]}
 
 
-def _with_computed(handler: Handler, known: Props, live: Props) -> Props:
+def _with_computed(handler: Resource, known: Props, live: Props) -> Props:
     """Return the inputs with the outputs that are inside them: live values, or unknown."""
     result = dict(known)
     for name, parts in handler.computed_in.items():
@@ -357,7 +339,7 @@ def _with_computed(handler: Handler, known: Props, live: Props) -> Props:
     return result
 
 
-def _merged(handler: Handler, inputs: Props, live: Props, region: str) -> Props:
+def _merged(handler: Resource, inputs: Props, live: Props, region: str) -> Props:
     known = {key: value for key, value in project(handler, inputs, live).items() if not key.startswith("__")}
     outputs = {**live, **_with_computed(handler, known, live), "region": region}
     if handler.tagged:
@@ -381,18 +363,3 @@ def _provider_errors(subject: str, verb: str) -> Iterator[None]:
         code = error_code(error)
         reason = ": ".join(part for part in (operation, code, message) if part)
         raise ProviderError(f"{subject}: {verb}: {reason}") from error
-
-
-_GETTER = re.compile(r'@pulumi\.getter(?:\(name="(\w+)"\))?\s+def (\w+)\(self\) -> pulumi\.Output')
-
-
-@functools.cache
-def output_names(token: str) -> tuple[str, ...]:
-    """Return the output names (camelCase) of a resource such as `aws:ec2/vpc:Vpc`.
-
-    Raises:
-        sdk.UnknownTokenError: The SDK lacks the resource.
-    """
-    text = sdk.resource(token).path.read_text(encoding="utf-8")
-    found = [wire or name for wire, name in _GETTER.findall(text)]
-    return tuple(sorted(set(found)))

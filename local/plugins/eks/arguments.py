@@ -2,68 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-CLUSTER = frozenset(
-    {
-        "accessEntries",
-        "authenticationMode",
-        "bootstrapSelfManagedAddons",
-        "clusterSecurityGroupTags",
-        "clusterTags",
-        "corednsAddonOptions",
-        "createOidcProvider",
-        "deletionProtection",
-        "enabledClusterLogTypes",
-        "encryptionConfigKeyArn",
-        "endpointPrivateAccess",
-        "endpointPublicAccess",
-        "instanceRoles",
-        "kubeProxyAddonOptions",
-        "kubernetesServiceIpAddressRange",
-        "name",
-        "nodeAssociatePublicIpAddress",
-        "nodeSecurityGroupTags",
-        "privateSubnetIds",
-        "providerCredentialOpts",
-        "publicAccessCidrs",
-        "publicSubnetIds",
-        "skipDefaultNodeGroup",
-        "skipDefaultSecurityGroups",
-        "subnetIds",
-        "tags",
-        "upgradePolicy",
-        "useDefaultVpcCni",
-        "version",
-        "vpcId",
-    }
+from local.plugins.sdk import words
+
+CLUSTER = words(
+    """authenticationMode corednsAddonOptions createOidcProvider deletionProtection enabledClusterLogTypes
+    encryptionConfigKeyArn endpointPrivateAccess endpointPublicAccess kubeProxyAddonOptions name
+    nodeAssociatePublicIpAddress privateSubnetIds providerCredentialOpts publicAccessCidrs publicSubnetIds
+    skipDefaultNodeGroup skipDefaultSecurityGroups subnetIds tags upgradePolicy useDefaultVpcCni version vpcId"""
 )
-NODE_GROUP = frozenset(
-    {
-        "amiType",
-        "capacityType",
-        "cluster",
-        "diskSize",
-        "forceUpdateVersion",
-        "gpu",
-        "instanceTypes",
-        "labels",
-        "launchTemplate",
-        "nodeGroupName",
-        "nodeGroupNamePrefix",
-        "nodeRole",
-        "nodeRoleArn",
-        "operatingSystem",
-        "releaseVersion",
-        "remoteAccess",
-        "scalingConfig",
-        "subnetIds",
-        "tags",
-        "taints",
-        "version",
-    }
+NODE_GROUP = words(
+    """amiType capacityType cluster diskSize gpu instanceTypes labels launchTemplate nodeGroupName nodeRole nodeRoleArn
+    operatingSystem releaseVersion remoteAccess scalingConfig subnetIds tags taints version"""
 )
+# What the official component makes besides the cluster, unless these are set. A program makes it with resources.
+REQUIRED = {
+    "authenticationMode": "API",
+    "skipDefaultNodeGroup": True,
+    "skipDefaultSecurityGroups": True,
+    "useDefaultVpcCni": True,
+    "kubeProxyAddonOptions": {"enabled": False},
+    "corednsAddonOptions": {"enabled": False},
+}
 
 
 def refusals(token: str, accepted: frozenset[str], inputs: Mapping[str, Any]) -> list[str]:
@@ -74,19 +37,19 @@ def refusals(token: str, accepted: frozenset[str], inputs: Mapping[str, Any]) ->
         if key not in accepted and value is not None
     ]
     if token == "eks:index:Cluster":
-        mode = inputs.get("authenticationMode")
-        if isinstance(mode, str) and mode != "API":
-            found.append(f"authenticationMode is {mode}; the local EKS plugin serves API")
-        if mode is None:
-            found.append("authenticationMode is missing; the local EKS plugin serves API")
-        if inputs.get("instanceRoles"):
-            # A rule of the official component.
-            found.append("instanceRoles cannot be set when authenticationMode is API")
-        if inputs.get("skipDefaultNodeGroup") is not True:
-            found.append(
-                "skipDefaultNodeGroup must be true; the local EKS plugin makes no default node group"
-            )
+        found += [
+            f"{key} must be {json.dumps(value)}; the local EKS plugin serves nothing else"
+            for key, value in REQUIRED.items()
+            if not _has(inputs.get(key), value)
+        ]
     return found
+
+
+def _has(given: Any, wanted: Any) -> bool:
+    """Return whether an argument has the value. The SDK adds defaults of its own to the options of an add-on."""
+    if isinstance(wanted, dict):
+        return isinstance(given, Mapping) and wanted.items() <= given.items()
+    return bool(given == wanted)
 
 
 def ami_type(instance_types: list[str], gpu: bool | None, system: str | None) -> str | None:

@@ -14,12 +14,10 @@ from local.plugins.eks.resources import Component, Resource
 PLAIN = (
     "capacityType",
     "diskSize",
-    "forceUpdateVersion",
     "instanceTypes",
     "labels",
     "launchTemplate",
     "nodeGroupName",
-    "nodeGroupNamePrefix",
     "releaseVersion",
     "remoteAccess",
     "scalingConfig",

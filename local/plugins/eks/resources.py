@@ -15,7 +15,6 @@ from pulumi.runtime import ResourceModule, register_resource_module
 
 # Outputs that the components use, by token. The plugin returns more; they are dropped here.
 OUTPUTS: Mapping[str, tuple[str, ...]] = {
-    "aws:ec2/securityGroup:SecurityGroup": ("arn", "name", "tags"),
     "aws:eks/cluster:Cluster": (
         "arn",
         "name",

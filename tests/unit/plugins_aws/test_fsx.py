@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from local.plugins.aws import fsx
 from local.plugins.aws.cloud import Cloud
 from local.plugins.aws.provider import AwsProvider
+from local.plugins.aws.resource import Resource
 from local.plugins.provider import (
     CheckRequest,
     CreateRequest,
@@ -161,16 +161,12 @@ def test_one_that_was_deleted_by_somebody_is_gone_from_the_state(stack: Stack) -
 def test_one_that_failed_stays_in_the_state_with_its_reason(
     stack: Stack, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: Any, cloud: Cloud, rid: str) -> Any:
-        return {"Lifecycle": "FAILED", "FailureDetails": {"Message": "no room"}}
+    real = Resource.describe
 
-    real = fsx.LustreFileSystem._live
-    monkeypatch.setattr(fsx.LustreFileSystem, "_live", fail)
-    monkeypatch.setattr(
-        fsx.LustreFileSystem,
-        "read",
-        lambda self, cloud, rid, inputs: {"dnsName": real(self, cloud, rid)["DNSName"]},
-    )
+    def fail(self: Resource, cloud: Cloud, rid: str) -> Any:
+        return {**real(self, cloud, rid), "Lifecycle": "FAILED", "FailureDetails": {"Message": "no room"}}
+
+    monkeypatch.setattr(Resource, "describe", fail)
     with pytest.raises(InitFailed) as error:
         stack.system()
     assert error.value.resource_id in store.file_systems

@@ -322,14 +322,6 @@ def test_a_role_without_the_rights_shows_as_a_failed_delivery(
     assert status(stack, rid) == ("FAILED", "Access error")
 
 
-def test_a_flow_log_is_of_one_thing(stack: Stack) -> None:
-    for inputs in ({}, {"vpcId": "vpc-1", "subnetId": "subnet-1"}):
-        found = stack.provider.check(
-            CheckRequest(**stack.who(FLOW_LOG), inputs=inputs, old_inputs=None, seed=b"s")
-        )
-        assert "exactly one of vpcId and subnetId" in found.failures[0].reason
-
-
 # ------------------------------------------------------------------------------------------------- identity
 
 

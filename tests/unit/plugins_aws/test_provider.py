@@ -10,9 +10,10 @@ import pytest
 
 from components.documents.eks import cni_values
 from local.plugins import sdk
+from local.plugins.aws.eks import taint_changes
 from local.plugins.aws.handlers import HANDLERS
-from local.plugins.aws.provider import AwsProvider, _merged, output_names
-from local.plugins.aws.resource import changed_inputs, project
+from local.plugins.aws.provider import AwsProvider, _merged
+from local.plugins.aws.resource import changed_inputs, output_names, project
 from local.plugins.provider import (
     CheckRequest,
     CheckResult,
@@ -31,6 +32,7 @@ VPC = "aws:ec2/vpc:Vpc"
 ROLE = "aws:iam/role:Role"
 QUEUE = "aws:sqs/queue:Queue"
 SUBNET = "aws:ec2/subnet:Subnet"
+SECURITY_GROUP = "aws:ec2/securityGroup:SecurityGroup"
 
 
 @pytest.fixture
@@ -62,7 +64,7 @@ def diff(provider: AwsProvider, token: str, old: dict[str, Any], new: dict[str, 
 def test_every_handler_serves_properties_of_the_official_sdk(token: str) -> None:
     handler, official = HANDLERS[token], sdk.properties(sdk.resource(token))
     assert handler.accepts <= official.keys()
-    assert handler.required | (handler.replaces - {"namePrefix"}) <= handler.accepts
+    assert sdk.required(sdk.resource(token)) | handler.replaces <= handler.accepts
     assert set(handler.defaults) <= handler.accepts
     assert handler.tagged == ("tags" in official)
     assert handler.auto_name is None or handler.auto_name in handler.accepts
@@ -77,11 +79,12 @@ def test_an_unknown_token_and_an_unserved_one_are_named(provider: AwsProvider) -
 
 
 def test_unknown_unserved_and_missing_properties_are_all_named_at_once(provider: AwsProvider) -> None:
-    inputs = {"cidr": "10.0.0.0/16", "ipv6NetmaskLength": 56}
-    found = check(provider, VPC, inputs).failures
-    assert {failure.path for failure in found} == {"cidr", "ipv6NetmaskLength", "cidrBlock"}
-    assert "no property cidr" in next(f.reason for f in found if f.path == "cidr")
-    assert "not served" in next(f.reason for f in found if f.path == "ipv6NetmaskLength")
+    inputs = {"cidr": "10.0.0.0/16", "ipv6Native": True}
+    found = {failure.path: failure.reason for failure in check(provider, SUBNET, inputs).failures}
+    assert found.keys() == {"cidr", "ipv6Native", "vpcId"}
+    assert "no property cidr" in found["cidr"]
+    assert "not served" in found["ipv6Native"]
+    assert found["vpcId"] == "is required"
 
 
 def test_default_tags_are_merged_and_the_resources_own_win(provider: AwsProvider) -> None:
@@ -102,7 +105,6 @@ def test_a_name_is_made_once_and_kept(provider: AwsProvider) -> None:
     assert (
         check(provider, "aws:kms/alias:Alias", {"targetKeyId": "k"}).inputs["name"].startswith("alias/thing-")
     )
-    assert "name" not in check(provider, QUEUE, {"namePrefix": "q-"}).inputs
 
 
 def test_a_removed_name_of_the_program_is_replaced_by_an_automatic_one(provider: AwsProvider) -> None:
@@ -129,10 +131,11 @@ def test_what_can_change_in_place_is_updated_and_the_rest_replaced(provider: Aws
 
 
 def test_a_fixed_name_is_freed_before_its_replacement_is_made(provider: AwsProvider) -> None:
-    automatic = check(provider, QUEUE, {"fifoQueue": False}).inputs
-    fixed = {"name": "q.fifo", "fifoQueue": False}
-    assert not diff(provider, QUEUE, automatic, {**automatic, "fifoQueue": True}).delete_before_replace
-    assert diff(provider, QUEUE, fixed, {**fixed, "fifoQueue": True}).delete_before_replace
+    automatic = check(provider, SECURITY_GROUP, {"vpcId": "a"}).inputs
+    fixed = check(provider, SECURITY_GROUP, {"vpcId": "a", "name": "mine"}).inputs
+    moved = diff(provider, SECURITY_GROUP, automatic, {**automatic, "vpcId": "b"})
+    assert (moved.replaces, moved.delete_before_replace) == (["vpcId"], False)
+    assert diff(provider, SECURITY_GROUP, fixed, {**fixed, "vpcId": "b"}).delete_before_replace
 
 
 def test_policy_documents_and_unordered_lists_compare_by_meaning(provider: AwsProvider) -> None:
@@ -155,6 +158,12 @@ def test_numbers_in_documents_and_order_of_ordered_lists_count(provider: AwsProv
     assert changed_inputs(group, {"instanceTypes": ["a", "b"]}, {"instanceTypes": ["b", "a"]}) == [
         "instanceTypes"
     ]
+
+
+def test_a_new_value_of_a_taint_does_not_remove_it() -> None:
+    before = [{"key": key, "value": "1", "effect": "NO_SCHEDULE"} for key in ("a", "b")]
+    after = [{"key": "a", "value": "2", "effect": "NO_SCHEDULE"}]
+    assert taint_changes(before, after) == {"addOrUpdateTaints": after, "removeTaints": before[1:]}
 
 
 def test_a_refresh_takes_live_values_into_the_inputs_and_nothing_else() -> None:
@@ -263,18 +272,27 @@ def test_look_ups_that_the_region_decides_answer_without_a_cloud(provider: AwsPr
     assert ask("aws:index/getCallerIdentity:getCallerIdentity")["accountId"] == "123456789012"
     token = "aws:eks/getAddonVersion:getAddonVersion"
     assert ask(token, addonName="coredns", kubernetesVersion="1.35")["version"] == "asked-at-up"
-    with pytest.raises(ProviderError, match="no local cloud is running"):
-        ask("aws:eks/getCluster:getCluster", name="x")
     with pytest.raises(ProviderError, match="getNothing is not served"):
         ask("aws:index/getNothing:getNothing")
 
 
-def test_a_route_has_one_target_and_a_rule_a_direction(provider: AwsProvider) -> None:
-    route = {"routeTableId": "r", "destinationCidrBlock": "0.0.0.0/0"}
-    assert "exactly one target" in check(provider, "aws:ec2/route:Route", route).failures[0].reason
-    assert check(provider, "aws:ec2/route:Route", {**route, "natGatewayId": UNKNOWN}).failures == []
-    rule = {"type": "in", "securityGroupId": "g", "protocol": "-1", "fromPort": 0, "toPort": 0}
-    assert check(provider, "aws:ec2/securityGroupRule:SecurityGroupRule", rule).failures[0].path == "type"
+@pytest.mark.parametrize(
+    ("token", "inputs", "path"),
+    [
+        ("aws:ec2/route:Route", {"routeTableId": "r", "destinationCidrBlock": "0.0.0.0/0"}, "gatewayId"),
+        ("aws:kms/alias:Alias", {"name": "x", "targetKeyId": "k"}, "name"),
+        ("aws:cloudwatch/eventRule:EventRule", {"eventBusName": "mine"}, "eventBusName"),
+    ],
+)
+def test_values_that_would_be_refused_or_ignored_are_named(
+    provider: AwsProvider, token: str, inputs: dict[str, Any], path: str
+) -> None:
+    assert [failure.path for failure in check(provider, token, inputs).failures] == [path]
+
+
+def test_a_target_that_is_not_known_yet_counts(provider: AwsProvider) -> None:
+    route = {"routeTableId": "r", "destinationCidrBlock": "0.0.0.0/0", "natGatewayId": UNKNOWN}
+    assert check(provider, "aws:ec2/route:Route", route).failures == []
 
 
 def test_new_values_of_an_add_on_are_an_update_in_place(provider: AwsProvider) -> None:

@@ -10,26 +10,32 @@ from typing import Any
 import pytest
 
 from local.plugins.eks import endpoint
-from local.plugins.eks.arguments import CLUSTER, NODE_GROUP, ami_type, refusals
+from local.plugins.eks.arguments import CLUSTER, NODE_GROUP, REQUIRED, ami_type, refusals
 from local.plugins.eks.provider import CLUSTER_TOKEN, NODE_GROUP_TOKEN, EksProvider
 from local.plugins.provider import ProviderError
 
 pytestmark = pytest.mark.unit
 
-GOOD = {"authenticationMode": "API", "skipDefaultNodeGroup": True}
-
 
 def cluster(**more: Any) -> list[str]:
-    return refusals(CLUSTER_TOKEN, CLUSTER, {**GOOD, **more})
+    return refusals(CLUSTER_TOKEN, CLUSTER, {**REQUIRED, **more})
 
 
-def test_a_cluster_for_access_entries_without_default_nodes_is_accepted() -> None:
-    assert cluster(name="x", instanceRoles=[], tags={}) == []
+def test_a_cluster_without_the_defaults_of_the_component_is_accepted() -> None:
+    assert cluster(name="x", tags={}) == []
+    # The SDK's own defaults of the options.
+    options = {
+        "enabled": False,
+        "resolveConflictsOnCreate": "OVERWRITE",
+        "resolveConflictsOnUpdate": "OVERWRITE",
+    }
+    assert cluster(kubeProxyAddonOptions=options, corednsAddonOptions=options) == []
     assert refusals(NODE_GROUP_TOKEN, NODE_GROUP, {"cluster": "c", "nodeRole": "r", "taints": []}) == []
 
 
-def test_instance_roles_are_refused_with_the_mode_api_as_by_the_official_component() -> None:
-    assert cluster(instanceRoles=["role"]) == ["instanceRoles cannot be set when authenticationMode is API"]
+@pytest.mark.parametrize("key", sorted(REQUIRED))
+def test_a_default_of_the_component_that_is_not_made_here_is_refused(key: str) -> None:
+    assert [text.split(" must be ")[0] for text in cluster(**{key: None})] == [key]
 
 
 def test_everything_that_would_be_ignored_is_named_at_once() -> None:
