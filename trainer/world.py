@@ -46,7 +46,7 @@ def describe_expected(nodes: int | None, processes_per_node: int | None) -> str 
 
 
 def check_expected(world: World, nodes: int | None, processes_per_node: int | None) -> None:
-    """Check that the world has the nodes and processes that the launcher counted; None is any number.
+    """Check that the world has the nodes and processes that the launcher counted. None allows any number.
 
     Raises:
         TrainerError: The world differs.

@@ -119,8 +119,8 @@ def check_shape(shape: Shape, value: Any, path: str, owner: str) -> list[Failure
     return failures
 
 
-def words(text: str) -> frozenset[str]:
-    """Return the words of a text as a set of names."""
+def split_names(text: str) -> frozenset[str]:
+    """Return the names in a text, separated by spaces."""
     return frozenset(text.split())
 
 

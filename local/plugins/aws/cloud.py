@@ -7,19 +7,19 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from local.plugins.sdk import words
+from local.plugins.sdk import split_names
 
 T = TypeVar("T")
 
 # Error codes that mean "this does not exist" and do not end in NotFound.
-_GONE = words(
+_GONE = split_names(
     "404 AWS.SimpleQueueService.NonExistentQueue BackupNotFound DataRepositoryAssociationNotFound "
     "FileSystemNotFound NatGatewayNotFound NoSuchBucket NoSuchBucketPolicy NoSuchEntity NoSuchKey "
     "NoSuchLifecycleConfiguration NoSuchPublicAccessBlockConfiguration InvalidPlacementGroup.Unknown "
     "OwnershipControlsNotFoundError QueueDoesNotExist ServerSideEncryptionConfigurationNotFoundError"
 )
 # Codes that mean "something that is being deleted still uses this". A retry can succeed.
-_BUSY = words(
+_BUSY = split_names(
     "DeleteConflict DependencyViolation InvalidIPAddress.InUse InvalidPlacementGroup.InUse "
     "OperationAborted ResourceInUseException"
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 from local.plugins.aws.cloud import Cloud, retry_busy
 from local.plugins.aws.resource import Props, Resource, plain_tags, search
-from local.plugins.sdk import words
+from local.plugins.sdk import split_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +86,8 @@ class _InternetGateway(_Row):
 
 # ------------------------------------------------------------------------------------------------- routes
 
-_TARGETS = words("gatewayId natGatewayId")
-_ROUTE = words("routeTableId destinationCidrBlock")
+_TARGETS = split_names("gatewayId natGatewayId")
+_ROUTE = split_names("routeTableId destinationCidrBlock")
 
 
 class _Route(_Row):
@@ -151,7 +151,7 @@ class _VpcEndpoint(_Row):
 
     def update(self, cloud: Cloud, rid: str, old: Props, new: Props, changed: frozenset[str]) -> None:
         arguments: Props = {}
-        for key in sorted(changed & words("routeTableIds securityGroupIds subnetIds")):
+        for key in sorted(changed & split_names("routeTableIds securityGroupIds subnetIds")):
             name = key[0].upper() + key[1:]
             before, after = set(old.get(key) or []), set(new.get(key) or [])
             arguments |= {f"Add{name}": sorted(after - before)} if after - before else {}
@@ -303,10 +303,10 @@ def _live_rule(cloud: Cloud, _rid: str, _inputs: Props, found: Any) -> Props:
 
 
 _RULE: Props = {
-    "accepts": words(
+    "accepts": split_names(
         "securityGroupId ipProtocol fromPort toPort cidrIpv4 referencedSecurityGroupId description tags"
     ),
-    "changes": words("ipProtocol fromPort toPort cidrIpv4 referencedSecurityGroupId description"),
+    "changes": split_names("ipProtocol fromPort toPort cidrIpv4 referencedSecurityGroupId description"),
     "key": "SecurityGroupRuleId",
     "create_op": "authorize_security_group_ingress",
     "read_op": "describe_security_group_rules",
@@ -321,7 +321,7 @@ _RULE: Props = {
 
 # ------------------------------------------------------------------------------------------------- launch templates
 
-_DATA = words(
+_DATA = split_names(
     "blockDeviceMappings ebsOptimized imageId instanceType keyName metadataOptions tagSpecifications userData "
     "vpcSecurityGroupIds"
 )
@@ -351,9 +351,9 @@ def _new_version(cloud: Cloud, rid: str, _old: Props, new: Props, changed: froze
 
 TEMPLATE = _Row(
     "aws:ec2/launchTemplate:LaunchTemplate",
-    accepts=_DATA | words("name description tags"),
-    unordered=words("vpcSecurityGroupIds"),
-    moving=words("latestVersion"),
+    accepts=_DATA | split_names("name description tags"),
+    unordered=split_names("vpcSecurityGroupIds"),
+    moving=split_names("latestVersion"),
     auto_name="name",
     auto_name_limit=128,
     create_op="create_launch_template",
@@ -383,7 +383,7 @@ TEMPLATE = _Row(
 ROWS = (
     _Row(
         "aws:ec2/vpc:Vpc",
-        accepts=words("cidrBlock enableDnsHostnames enableDnsSupport instanceTenancy tags"),
+        accepts=split_names("cidrBlock enableDnsHostnames enableDnsSupport instanceTenancy tags"),
         defaults={"enableDnsSupport": True, "instanceTenancy": "default"},
         **_operations("Vpc"),
         extras={
@@ -400,8 +400,8 @@ ROWS = (
         },
         # One attribute per call: the API refuses two.
         updates=(
-            ("modify_vpc_attribute", words("enableDnsSupport")),
-            ("modify_vpc_attribute", words("enableDnsHostnames")),
+            ("modify_vpc_attribute", split_names("enableDnsSupport")),
+            ("modify_vpc_attribute", split_names("enableDnsHostnames")),
         ),
         names={
             "enableDnsSupport": "EnableDnsSupport.Value",
@@ -412,26 +412,26 @@ ROWS = (
     ),
     _Row(
         "aws:ec2/subnet:Subnet",
-        accepts=words("vpcId cidrBlock availabilityZone mapPublicIpOnLaunch tags"),
+        accepts=split_names("vpcId cidrBlock availabilityZone mapPublicIpOnLaunch tags"),
         defaults={"mapPublicIpOnLaunch": False},
         **_operations("Subnet"),
-        updates=(("modify_subnet_attribute", words("mapPublicIpOnLaunch")),),
+        updates=(("modify_subnet_attribute", split_names("mapPublicIpOnLaunch")),),
         names={"mapPublicIpOnLaunch": "MapPublicIpOnLaunch.Value"},
         kind="subnet",
     ),
     _InternetGateway(
         "aws:ec2/internetGateway:InternetGateway",
-        accepts=words("vpcId tags"),
+        accepts=split_names("vpcId tags"),
         **_operations("InternetGateway"),
         names={"vpcId": "Attachments[0].VpcId"},
-        changes=words("vpcId"),
+        changes=split_names("vpcId"),
         change=_move_gateway,
         before_delete=lambda cloud, rid, _: _detach(cloud, rid),
         kind="internet-gateway",
     ),
     _Row(
         "aws:ec2/eip:Eip",
-        accepts=words("domain tags"),
+        accepts=split_names("domain tags"),
         create_op="allocate_address",
         id="AllocationId",
         key="AllocationId",
@@ -442,7 +442,7 @@ ROWS = (
     ),
     _Row(
         "aws:ec2/natGateway:NatGateway",
-        accepts=words("allocationId subnetId connectivityType tags"),
+        accepts=split_names("allocationId subnetId connectivityType tags"),
         defaults={"connectivityType": "public"},
         **_operations("NatGateway"),
         names={
@@ -455,11 +455,11 @@ ROWS = (
         status="State",
         ready="available",
         # A deleted gateway stays visible for about an hour.
-        gone=words("deleting deleted failed"),
+        gone=split_names("deleting deleted failed"),
     ),
     _Row(
         "aws:ec2/routeTable:RouteTable",
-        accepts=words("vpcId tags"),
+        accepts=split_names("vpcId tags"),
         **_operations("RouteTable"),
         kind="route-table",
     ),
@@ -471,7 +471,7 @@ ROWS = (
     ),
     _Row(
         "aws:ec2/routeTableAssociation:RouteTableAssociation",
-        accepts=words("routeTableId subnetId"),
+        accepts=split_names("routeTableId subnetId"),
         # The association gets a new id when its table changes.
         exclusive=True,
         create_op="associate_route_table",
@@ -483,12 +483,12 @@ ROWS = (
     ),
     _VpcEndpoint(
         "aws:ec2/vpcEndpoint:VpcEndpoint",
-        accepts=words(
+        accepts=split_names(
             "vpcId serviceName vpcEndpointType policy privateDnsEnabled routeTableIds securityGroupIds subnetIds tags"
         ),
-        unordered=words("routeTableIds securityGroupIds subnetIds"),
-        changes=words("policy privateDnsEnabled routeTableIds securityGroupIds subnetIds"),
-        documents=words("policy"),
+        unordered=split_names("routeTableIds securityGroupIds subnetIds"),
+        changes=split_names("policy privateDnsEnabled routeTableIds securityGroupIds subnetIds"),
+        documents=split_names("policy"),
         defaults={"vpcEndpointType": "Gateway"},
         check=_check_endpoint,
         **{**_operations("VpcEndpoint"), "delete_op": "delete_vpc_endpoints"},
@@ -497,11 +497,11 @@ ROWS = (
         kind="vpc-endpoint",
         status="State",
         ready="available",
-        gone=words("deleted Deleted"),
+        gone=split_names("deleted Deleted"),
     ),
     _FlowLog(
         "aws:ec2/flowLog:FlowLog",
-        accepts=words(
+        accepts=split_names(
             "vpcId trafficType logDestination logDestinationType iamRoleArn maxAggregationInterval tags"
         ),
         defaults={"logDestinationType": "cloud-watch-logs", "maxAggregationInterval": 600},
@@ -517,8 +517,8 @@ ROWS = (
     ),
     _SecurityGroup(
         "aws:ec2/securityGroup:SecurityGroup",
-        accepts=words("name description vpcId revokeRulesOnDelete tags"),
-        write_only=words("revokeRulesOnDelete"),
+        accepts=split_names("name description vpcId revokeRulesOnDelete tags"),
+        write_only=split_names("revokeRulesOnDelete"),
         defaults={"description": "Managed by Pulumi", "revokeRulesOnDelete": False},
         auto_name="name",
         create_op="create_security_group",
@@ -533,8 +533,8 @@ ROWS = (
     ),
     _DefaultSecurityGroup(
         "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup",
-        accepts=words("vpcId revokeRulesOnDelete tags"),
-        write_only=words("revokeRulesOnDelete"),
+        accepts=split_names("vpcId revokeRulesOnDelete tags"),
+        write_only=split_names("revokeRulesOnDelete"),
         defaults={"revokeRulesOnDelete": False},
         create_op="create_security_group",
         key="GroupId",
@@ -553,7 +553,7 @@ ROWS = (
     TEMPLATE,
     _Row(
         "aws:ec2/placementGroup:PlacementGroup",
-        accepts=words("name strategy tags"),
+        accepts=split_names("name strategy tags"),
         auto_name="name",
         create_op="create_placement_group",
         id="{name}",

@@ -9,7 +9,7 @@ from typing import Any
 
 from local.plugins.aws.cloud import Cloud, retry_busy
 from local.plugins.aws.resource import Props, Resource, search
-from local.plugins.sdk import words
+from local.plugins.sdk import split_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,7 @@ class _Row(Resource):
     service: str = "eks"
     tag_op: str = "tag_resource"
     tag_by: str = "arn"
-    gone: frozenset[str] = words("DELETING")
+    gone: frozenset[str] = split_names("DELETING")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +29,16 @@ class _Waiting(_Row):
 
     status: str = "status"
     ready: str = "ACTIVE"
-    failed: frozenset[str] = words("CREATE_FAILED FAILED DELETE_FAILED UPDATE_FAILED")
+    failed: frozenset[str] = split_names("CREATE_FAILED FAILED DELETE_FAILED UPDATE_FAILED")
     reason: str = "health.issues"
     seconds: float = 1800.0
 
 
 # ------------------------------------------------------------------------------------------------- clusters
 
-_NETWORK = words("endpointPublicAccess endpointPrivateAccess publicAccessCidrs subnetIds securityGroupIds")
+_NETWORK = split_names(
+    "endpointPublicAccess endpointPrivateAccess publicAccessCidrs subnetIds securityGroupIds"
+)
 
 
 class _Cluster(_Waiting):
@@ -144,12 +146,12 @@ ROWS = (
     _Cluster(
         "aws:eks/cluster:Cluster",
         kind="EKS cluster",
-        accepts=words(
+        accepts=split_names(
             "name roleArn version vpcConfig accessConfig bootstrapSelfManagedAddons deletionProtection "
             "enabledClusterLogTypes encryptionConfig kubernetesNetworkConfig upgradePolicy tags"
         ),
-        unordered=words("enabledClusterLogTypes subnetIds securityGroupIds publicAccessCidrs"),
-        changes=words("vpcConfig enabledClusterLogTypes"),
+        unordered=split_names("enabledClusterLogTypes subnetIds securityGroupIds publicAccessCidrs"),
+        changes=split_names("vpcConfig enabledClusterLogTypes"),
         computed_in={"vpcConfig": ("clusterSecurityGroupId", "vpcId")},
         defaults={"bootstrapSelfManagedAddons": True},
         auto_name="name",
@@ -161,9 +163,9 @@ ROWS = (
         read_op="describe_cluster",
         found="cluster",
         updates=(
-            ("update_cluster_config", words("upgradePolicy")),
-            ("update_cluster_config", words("deletionProtection")),
-            ("update_cluster_version", words("version")),
+            ("update_cluster_config", split_names("upgradePolicy")),
+            ("update_cluster_config", split_names("deletionProtection")),
+            ("update_cluster_version", split_names("version")),
         ),
         names={"vpcConfig": "resourcesVpcConfig"},
         live=_live_cluster,
@@ -172,13 +174,13 @@ ROWS = (
     _NodeGroup(
         "aws:eks/nodeGroup:NodeGroup",
         kind="node group",
-        accepts=words(
+        accepts=split_names(
             "clusterName nodeGroupName nodeRoleArn subnetIds scalingConfig amiType capacityType diskSize "
             "instanceTypes labels launchTemplate releaseVersion remoteAccess taints updateConfig version "
             "tags"
         ),
-        unordered=words("subnetIds taints"),
-        changes=words("labels taints"),
+        unordered=split_names("subnetIds taints"),
+        changes=split_names("labels taints"),
         auto_name="nodeGroupName",
         auto_name_limit=63,
         create_op="create_nodegroup",
@@ -187,8 +189,8 @@ ROWS = (
         read_op="describe_nodegroup",
         found="nodegroup",
         updates=(
-            ("update_nodegroup_config", words("scalingConfig updateConfig")),
-            ("update_nodegroup_version", words("version releaseVersion launchTemplate")),
+            ("update_nodegroup_config", split_names("scalingConfig updateConfig")),
+            ("update_nodegroup_version", split_names("version releaseVersion launchTemplate")),
         ),
         names={"arn": "nodegroupArn", "nodeRoleArn": "nodeRole", "subnetIds": "subnets"},
         live=lambda _cloud, _rid, _inputs, found: {
@@ -199,12 +201,12 @@ ROWS = (
     _Waiting(
         "aws:eks/addon:Addon",
         kind="add-on",
-        accepts=words(
+        accepts=split_names(
             "clusterName addonName addonVersion configurationValues preserve resolveConflictsOnCreate "
             "resolveConflictsOnUpdate serviceAccountRoleArn tags"
         ),
-        documents=words("configurationValues"),
-        write_only=words("preserve resolveConflictsOnCreate resolveConflictsOnUpdate"),
+        documents=split_names("configurationValues"),
+        write_only=split_names("preserve resolveConflictsOnCreate resolveConflictsOnUpdate"),
         create_op="create_addon",
         more=lambda _cloud, inputs: {"resolveConflicts": inputs.get("resolveConflictsOnCreate") or "NONE"},
         id="{clusterName}:{addonName}",
@@ -214,18 +216,20 @@ ROWS = (
         updates=(
             (
                 "update_addon",
-                words("addonVersion configurationValues serviceAccountRoleArn resolveConflictsOnUpdate"),
+                split_names(
+                    "addonVersion configurationValues serviceAccountRoleArn resolveConflictsOnUpdate"
+                ),
             ),
         ),
         names={"arn": "addonArn", "resolveConflictsOnUpdate": "resolveConflicts"},
         delete_op="delete_addon",
-        delete_with=words("preserve"),
+        delete_with=split_names("preserve"),
         # The official provider's deadline for add-ons.
         seconds=1200.0,
     ),
     _Row(
         "aws:eks/accessEntry:AccessEntry",
-        accepts=words("clusterName principalArn type tags"),
+        accepts=split_names("clusterName principalArn type tags"),
         exclusive=True,
         create_op="create_access_entry",
         id="{clusterName}:{principalArn}",
@@ -237,7 +241,7 @@ ROWS = (
     ),
     _Row(
         "aws:eks/accessPolicyAssociation:AccessPolicyAssociation",
-        accepts=words("clusterName principalArn policyArn accessScope"),
+        accepts=split_names("clusterName principalArn policyArn accessScope"),
         create_op="associate_access_policy",
         id="{clusterName}#{principalArn}#{policyArn}",
         key="clusterName#principalArn#policyArn",

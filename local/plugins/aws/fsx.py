@@ -11,7 +11,7 @@ from typing import Any
 
 from local.plugins.aws.cloud import Cloud, wait_until
 from local.plugins.aws.resource import Props, Resource, search
-from local.plugins.sdk import words
+from local.plugins.sdk import split_names
 
 VERSIONS = ("2.10", "2.12", "2.15")
 
@@ -23,9 +23,9 @@ class _Row(Resource):
     tag_by: str = "arn"
     status: str = "Lifecycle"
     ready: str = "AVAILABLE"
-    failed: frozenset[str] = words("FAILED MISCONFIGURED MISCONFIGURED_UNAVAILABLE")
+    failed: frozenset[str] = split_names("FAILED MISCONFIGURED MISCONFIGURED_UNAVAILABLE")
     reason: str = "FailureDetails.Message"
-    gone: frozenset[str] = words("DELETING")
+    gone: frozenset[str] = split_names("DELETING")
     # The official provider has the same limit for each of its three calls.
     seconds: float = 1800.0
 
@@ -111,15 +111,15 @@ ROWS = (
     _FileSystem(
         "aws:fsx/lustreFileSystem:LustreFileSystem",
         kind="file system",
-        accepts=words(
+        accepts=split_names(
             "autoImportPolicy automaticBackupRetentionDays copyTagsToBackups dailyAutomaticBackupStartTime "
             "dataCompressionType deploymentType driveCacheType efaEnabled exportPath fileSystemTypeVersion "
             "importPath importedFileChunkSize kmsKeyId logConfiguration metadataConfiguration "
             "perUnitStorageThroughput rootSquashConfiguration securityGroupIds skipFinalBackup storageCapacity "
             "storageType subnetIds tags weeklyMaintenanceStartTime"
         ),
-        unordered=words("securityGroupIds"),
-        write_only=words("skipFinalBackup"),
+        unordered=split_names("securityGroupIds"),
+        write_only=split_names("skipFinalBackup"),
         defaults={
             "dataCompressionType": "NONE",
             "deploymentType": "SCRATCH_1",
@@ -136,7 +136,7 @@ ROWS = (
         updates=(
             (
                 "update_file_system",
-                words(
+                split_names(
                     "autoImportPolicy automaticBackupRetentionDays dailyAutomaticBackupStartTime "
                     "dataCompressionType fileSystemTypeVersion logConfiguration metadataConfiguration "
                     "perUnitStorageThroughput rootSquashConfiguration storageCapacity weeklyMaintenanceStartTime"
@@ -150,11 +150,11 @@ ROWS = (
     _Row(
         "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation",
         kind="data repository association",
-        accepts=words(
+        accepts=split_names(
             "batchImportMetaDataOnCreate dataRepositoryPath deleteDataInFilesystem fileSystemId fileSystemPath s3 tags"
         ),
-        unordered=words("events"),
-        write_only=words("deleteDataInFilesystem"),
+        unordered=split_names("events"),
+        write_only=split_names("deleteDataInFilesystem"),
         defaults={"batchImportMetaDataOnCreate": False, "deleteDataInFilesystem": False},
         exclusive=True,
         create_op="create_data_repository_association",
@@ -162,9 +162,9 @@ ROWS = (
         key="AssociationId",
         read_op="describe_data_repository_associations",
         found="Associations[0]",
-        updates=(("update_data_repository_association", words("s3")),),
+        updates=(("update_data_repository_association", split_names("s3")),),
         names={"arn": "ResourceARN"},
         delete_op="delete_data_repository_association",
-        delete_with=words("deleteDataInFilesystem"),
+        delete_with=split_names("deleteDataInFilesystem"),
     ),
 )

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from local.plugins.aws.cloud import Cloud
 from local.plugins.aws.resource import Props, Resource
-from local.plugins.sdk import words
+from local.plugins.sdk import split_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def _change_role(cloud: Cloud, rid: str, old: Props, new: Props, changed: frozen
         iam.attach_role_policy(RoleName=rid, PolicyArn=arn)
 
 
-_ROLE_SETTINGS = words("description maxSessionDuration")
+_ROLE_SETTINGS = split_names("description maxSessionDuration")
 
 
 def _detach_all(cloud: Cloud, rid: str, state: Props) -> None:
@@ -182,14 +182,14 @@ def _live_oidc(_cloud: Cloud, rid: str, inputs: Props, found: Any) -> Props:
 ROWS = (
     _Role(
         "aws:iam/role:Role",
-        accepts=words(
+        accepts=split_names(
             "name path assumeRolePolicy description forceDetachPolicies inlinePolicies managedPolicyArns "
             "maxSessionDuration permissionsBoundary tags"
         ),
         # `policy` is inside `inlinePolicies`.
-        documents=words("assumeRolePolicy policy"),
-        unordered=words("inlinePolicies managedPolicyArns"),
-        write_only=words("forceDetachPolicies"),
+        documents=split_names("assumeRolePolicy policy"),
+        unordered=split_names("inlinePolicies managedPolicyArns"),
+        write_only=split_names("forceDetachPolicies"),
         defaults={"maxSessionDuration": 3600, "path": "/", "forceDetachPolicies": False},
         auto_name="name",
         auto_name_limit=64,
@@ -200,11 +200,11 @@ ROWS = (
         found="Role",
         extras={"tags": ("list_role_tags", "Tags", {})},
         updates=(
-            ("update_assume_role_policy", words("assumeRolePolicy")),
-            ("put_role_permissions_boundary", words("permissionsBoundary")),
+            ("update_assume_role_policy", split_names("assumeRolePolicy")),
+            ("put_role_permissions_boundary", split_names("permissionsBoundary")),
         ),
         clears={"permissionsBoundary": "delete_role_permissions_boundary"},
-        changes=_ROLE_SETTINGS | words("inlinePolicies managedPolicyArns"),
+        changes=_ROLE_SETTINGS | split_names("inlinePolicies managedPolicyArns"),
         change=_change_role,
         names={
             "name": "RoleName",
@@ -218,8 +218,8 @@ ROWS = (
     ),
     _Row(
         "aws:iam/policy:Policy",
-        accepts=words("name path description policy tags"),
-        documents=words("policy"),
+        accepts=split_names("name path description policy tags"),
+        documents=split_names("policy"),
         defaults={"path": "/"},
         auto_name="name",
         auto_name_limit=128,
@@ -231,7 +231,7 @@ ROWS = (
         extras={"tags": ("list_policy_tags", "Tags", {})},
         names={"name": "PolicyName", "policy": "PolicyDocument"},
         live=_live_policy,
-        changes=words("policy"),
+        changes=split_names("policy"),
         change=_new_document,
         tag_op="tag_policy",
         before_delete=_delete_versions,
@@ -239,8 +239,8 @@ ROWS = (
     ),
     _OfRole(
         "aws:iam/rolePolicy:RolePolicy",
-        accepts=words("name role policy"),
-        documents=words("policy"),
+        accepts=split_names("name role policy"),
+        documents=split_names("policy"),
         auto_name="name",
         auto_name_limit=128,
         put=True,
@@ -257,7 +257,7 @@ ROWS = (
     ),
     _OfRole(
         "aws:iam/rolePolicyAttachment:RolePolicyAttachment",
-        accepts=words("role policyArn"),
+        accepts=split_names("role policyArn"),
         create_op="attach_role_policy",
         id="{role}/{policyArn}",
         key="RoleName/PolicyArn",
@@ -269,7 +269,7 @@ ROWS = (
     ),
     _InstanceProfile(
         "aws:iam/instanceProfile:InstanceProfile",
-        accepts=words("name path role tags"),
+        accepts=split_names("name path role tags"),
         defaults={"path": "/"},
         auto_name="name",
         auto_name_limit=128,
@@ -280,7 +280,7 @@ ROWS = (
         found="InstanceProfile",
         names={"name": "InstanceProfileName", "uniqueId": "InstanceProfileId"},
         live=_live_profile,
-        changes=words("role"),
+        changes=split_names("role"),
         change=_set_role,
         tag_op="tag_instance_profile",
         before_delete=_empty_profile,
@@ -288,14 +288,14 @@ ROWS = (
     ),
     _Row(
         "aws:iam/openIdConnectProvider:OpenIdConnectProvider",
-        accepts=words("url clientIdLists thumbprintLists tags"),
+        accepts=split_names("url clientIdLists thumbprintLists tags"),
         # The emulator has no operation for the clients.
-        unordered=words("clientIdLists"),
+        unordered=split_names("clientIdLists"),
         create_op="create_open_id_connect_provider",
         id="OpenIDConnectProviderArn",
         key="OpenIDConnectProviderArn",
         read_op="get_open_id_connect_provider",
-        updates=(("update_open_id_connect_provider_thumbprint", words("thumbprintLists")),),
+        updates=(("update_open_id_connect_provider_thumbprint", split_names("thumbprintLists")),),
         names={"clientIdLists": "ClientIDList", "thumbprintLists": "ThumbprintList"},
         live=_live_oidc,
         tag_op="tag_open_id_connect_provider",

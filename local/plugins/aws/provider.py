@@ -34,7 +34,7 @@ from local.plugins.values import UNKNOWN, decode_json, diff_paths, is_unknown
 # Names of inputs that the provider chose itself. The engine keeps and hides names that begin with two underscores.
 OWN = "__defaults"
 # Settings of `aws.Provider` that have an effect here. Credentials and endpoints come only from the environment.
-SETTINGS = sdk.words(
+SETTINGS = sdk.split_names(
     "region allowedAccountIds forbiddenAccountIds defaultTags maxRetries "
     "skipCredentialsValidation skipMetadataApiCheck skipRegionValidation skipRequestingAccountId version"
 )

@@ -168,9 +168,9 @@ class Resource:
 
     def describe(self, cloud: Cloud, rid: str) -> Any:
         """Return what the read operation finds, or None."""
-        return self._look_up(cloud, self.read_op, self.found, rid, self.read_with)
+        return self._query(cloud, self.read_op, self.found, rid, self.read_with)
 
-    def _look_up(self, cloud: Cloud, operation: str, place: str, rid: str, more: Mapping[str, Any]) -> Any:
+    def _query(self, cloud: Cloud, operation: str, place: str, rid: str, more: Mapping[str, Any]) -> Any:
         arguments = {**self.key_of(cloud, operation, rid), **more}
         client = cloud.client(self.service)
         if "[?" in place and client.can_paginate(operation):
@@ -186,7 +186,7 @@ class Resource:
             return None
         props = self.properties(found)
         for name, (operation, place, more) in self.extras.items():
-            value = self._look_up(cloud, operation, place, rid, more)
+            value = self._query(cloud, operation, place, rid, more)
             props[name] = plain_tags(value) if name == "tags" else value
         if self.service == "ec2" and self.kind:
             props.setdefault("arn", cloud.arn("ec2", f"{self.kind}/{rid}"))

@@ -6,7 +6,7 @@ from typing import Any
 
 from local.plugins.aws.cloud import Cloud
 from local.plugins.aws.resource import Props, Resource, plain_tags
-from local.plugins.sdk import words
+from local.plugins.sdk import split_names
 
 # ------------------------------------------------------------------------------------------------- SQS
 
@@ -137,7 +137,7 @@ ROWS = (
     _Queue(
         "aws:sqs/queue:Queue",
         service="sqs",
-        accepts=words("name tags") | _QUEUE.keys(),
+        accepts=split_names("name tags") | _QUEUE.keys(),
         changes=frozenset(_QUEUE),
         auto_name="name",
         auto_name_limit=80,
@@ -155,8 +155,8 @@ ROWS = (
     _QueuePolicy(
         "aws:sqs/queuePolicy:QueuePolicy",
         service="sqs",
-        accepts=words("queueUrl policy"),
-        documents=words("policy"),
+        accepts=split_names("queueUrl policy"),
+        documents=split_names("policy"),
         put=True,
         create_op="set_queue_attributes",
         id="{queueUrl}",
@@ -170,11 +170,11 @@ ROWS = (
     Resource(
         "aws:cloudwatch/eventRule:EventRule",
         service="events",
-        accepts=words(
+        accepts=split_names(
             "name description eventBusName eventPattern forceDestroy scheduleExpression roleArn state tags"
         ),
-        documents=words("eventPattern"),
-        write_only=words("forceDestroy"),
+        documents=split_names("eventPattern"),
+        write_only=split_names("forceDestroy"),
         defaults={"eventBusName": "default", "forceDestroy": False},
         auto_name="name",
         auto_name_limit=64,
@@ -197,8 +197,8 @@ ROWS = (
     _EventTarget(
         "aws:cloudwatch/eventTarget:EventTarget",
         service="events",
-        accepts=words("rule arn targetId eventBusName"),
-        changes=words("arn"),
+        accepts=split_names("rule arn targetId eventBusName"),
+        changes=split_names("arn"),
         defaults={"eventBusName": "default"},
         auto_name="targetId",
         auto_name_limit=64,
@@ -208,8 +208,8 @@ ROWS = (
     _LogGroup(
         "aws:cloudwatch/logGroup:LogGroup",
         service="logs",
-        accepts=words("name retentionInDays kmsKeyId skipDestroy tags"),
-        write_only=words("skipDestroy"),
+        accepts=split_names("name retentionInDays kmsKeyId skipDestroy tags"),
+        write_only=split_names("skipDestroy"),
         defaults={"skipDestroy": False},
         auto_name="name",
         auto_name_limit=512,
@@ -220,8 +220,8 @@ ROWS = (
         found="logGroups[?logGroupName=='{id}'] | [0]",
         extras={"tags": ("list_tags_log_group", "tags", {})},
         updates=(
-            ("put_retention_policy", words("retentionInDays")),
-            ("associate_kms_key", words("kmsKeyId")),
+            ("put_retention_policy", split_names("retentionInDays")),
+            ("associate_kms_key", split_names("kmsKeyId")),
         ),
         clears={"retentionInDays": "delete_retention_policy", "kmsKeyId": "disassociate_kms_key"},
         names={"name": "logGroupName"},
@@ -232,10 +232,10 @@ ROWS = (
     Resource(
         "aws:ecr/repository:Repository",
         service="ecr",
-        accepts=words(
+        accepts=split_names(
             "name encryptionConfigurations forceDelete imageScanningConfiguration imageTagMutability tags"
         ),
-        write_only=words("forceDelete"),
+        write_only=split_names("forceDelete"),
         defaults={"imageTagMutability": "MUTABLE"},
         auto_name="name",
         auto_name_limit=256,
@@ -246,8 +246,8 @@ ROWS = (
         read_op="describe_repositories",
         found="repositories[0]",
         updates=(
-            ("put_image_tag_mutability", words("imageTagMutability")),
-            ("put_image_scanning_configuration", words("imageScanningConfiguration")),
+            ("put_image_tag_mutability", split_names("imageTagMutability")),
+            ("put_image_scanning_configuration", split_names("imageScanningConfiguration")),
         ),
         names={
             "name": "repositoryName",
@@ -264,13 +264,13 @@ ROWS = (
         tag_op="tag_resource",
         tag_by="arn",
         delete_op="delete_repository",
-        delete_with=words("forceDelete"),
+        delete_with=split_names("forceDelete"),
     ),
     Resource(
         "aws:ecr/lifecyclePolicy:LifecyclePolicy",
         service="ecr",
-        accepts=words("repository policy"),
-        documents=words("policy"),
+        accepts=split_names("repository policy"),
+        documents=split_names("policy"),
         put=True,
         create_op="put_lifecycle_policy",
         id="{repository}",
@@ -282,12 +282,12 @@ ROWS = (
     Resource(
         "aws:kms/key:Key",
         service="kms",
-        accepts=words(
+        accepts=split_names(
             "description customerMasterKeySpec deletionWindowInDays enableKeyRotation isEnabled keyUsage "
             "multiRegion policy tags"
         ),
-        documents=words("policy"),
-        write_only=words("deletionWindowInDays"),
+        documents=split_names("policy"),
+        write_only=split_names("deletionWindowInDays"),
         defaults={
             "customerMasterKeySpec": "SYMMETRIC_DEFAULT",
             "isEnabled": True,
@@ -305,10 +305,10 @@ ROWS = (
             "tags": ("list_resource_tags", "Tags", {}),
         },
         updates=(
-            ("update_key_description", words("description")),
-            ("put_key_policy", words("policy")),
-            ("enable_key_rotation", words("enableKeyRotation")),
-            ("enable_key", words("isEnabled")),
+            ("update_key_description", split_names("description")),
+            ("put_key_policy", split_names("policy")),
+            ("enable_key_rotation", split_names("enableKeyRotation")),
+            ("enable_key", split_names("isEnabled")),
         ),
         clears={"enableKeyRotation": "disable_key_rotation", "isEnabled": "disable_key"},
         names={
@@ -318,14 +318,14 @@ ROWS = (
         },
         tag_op="tag_resource",
         status="KeyState",
-        gone=words("PendingDeletion"),
+        gone=split_names("PendingDeletion"),
         delete_op="schedule_key_deletion",
-        delete_with=words("deletionWindowInDays"),
+        delete_with=split_names("deletionWindowInDays"),
     ),
     Resource(
         "aws:kms/alias:Alias",
         service="kms",
-        accepts=words("name targetKeyId"),
+        accepts=split_names("name targetKeyId"),
         auto_name="name",
         auto_name_limit=250,
         auto_name_prefix="alias/",
@@ -335,7 +335,7 @@ ROWS = (
         key="AliasName",
         read_op="list_aliases",
         found="Aliases[?AliasName=='{id}' && TargetKeyId] | [0]",
-        updates=(("update_alias", words("targetKeyId")),),
+        updates=(("update_alias", split_names("targetKeyId")),),
         names={"name": "AliasName", "arn": "AliasArn"},
         live=_live_alias,
         delete_op="delete_alias",
@@ -343,8 +343,8 @@ ROWS = (
     _Grant(
         "aws:kms/grant:Grant",
         service="kms",
-        accepts=words("granteePrincipal keyId name operations"),
-        unordered=words("operations"),
+        accepts=split_names("granteePrincipal keyId name operations"),
+        unordered=split_names("operations"),
         create_op="create_grant",
         id="GrantId",
         key="KeyId:GrantId",

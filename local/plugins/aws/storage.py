@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from local.plugins.aws.cloud import Cloud, dns_suffix_of, error_code
 from local.plugins.aws.resource import Props, Resource, plain_tags, shape_at, tag_list, to_api
-from local.plugins.sdk import words
+from local.plugins.sdk import split_names
 from local.plugins.values import asset_bytes
 
 # ------------------------------------------------------------------------------------------------- buckets
@@ -138,7 +138,7 @@ class _Versioning(_Setting):
             self.create(cloud, {"bucket": rid, "versioningConfiguration": {"status": "Suspended"}})
 
 
-_BLOCKS = words("blockPublicAcls blockPublicPolicy ignorePublicAcls restrictPublicBuckets")
+_BLOCKS = split_names("blockPublicAcls blockPublicPolicy ignorePublicAcls restrictPublicBuckets")
 
 
 def _filtered(cloud: Cloud, inputs: Props) -> Props:
@@ -159,8 +159,8 @@ ROWS = (
     _Bucket(
         "aws:s3/bucket:Bucket",
         service="s3",
-        accepts=words("bucket forceDestroy tags"),
-        write_only=words("forceDestroy"),
+        accepts=split_names("bucket forceDestroy tags"),
+        write_only=split_names("forceDestroy"),
         defaults={"forceDestroy": False},
         auto_name="bucket",
         auto_name_limit=63,
@@ -178,11 +178,11 @@ ROWS = (
         _Object(
             token,
             service="s3",
-            accepts=words(
+            accepts=split_names(
                 "bucket key content contentBase64 contentType contentEncoding cacheControl forceDestroy metadata "
                 "serverSideEncryption source sourceHash storageClass tags"
             ),
-            write_only=words("content contentBase64 forceDestroy source sourceHash"),
+            write_only=split_names("content contentBase64 forceDestroy source sourceHash"),
             auto_name="key",
             auto_name_limit=1024,
             put=True,
@@ -200,12 +200,12 @@ ROWS = (
     ),
     _Versioning(
         "aws:s3/bucketVersioning:BucketVersioning",
-        accepts=words("bucket versioningConfiguration"),
+        accepts=split_names("bucket versioningConfiguration"),
         create_op="put_bucket_versioning",
     ),
     _Setting(
         "aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock",
-        accepts=words("bucket") | _BLOCKS,
+        accepts=split_names("bucket") | _BLOCKS,
         defaults=dict.fromkeys(_BLOCKS, False),
         create_op="put_public_access_block",
         read_op="get_public_access_block",
@@ -214,7 +214,7 @@ ROWS = (
     ),
     _Setting(
         "aws:s3/bucketServerSideEncryptionConfiguration:BucketServerSideEncryptionConfiguration",
-        accepts=words("bucket rules"),
+        accepts=split_names("bucket rules"),
         create_op="put_bucket_encryption",
         read_op="get_bucket_encryption",
         within="ServerSideEncryptionConfiguration",
@@ -222,7 +222,7 @@ ROWS = (
     ),
     _Setting(
         "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration",
-        accepts=words("bucket rules"),
+        accepts=split_names("bucket rules"),
         create_op="put_bucket_lifecycle_configuration",
         more=_filtered,
         read_op="get_bucket_lifecycle_configuration",
@@ -231,15 +231,15 @@ ROWS = (
     ),
     _Setting(
         "aws:s3/bucketPolicy:BucketPolicy",
-        accepts=words("bucket policy"),
-        documents=words("policy"),
+        accepts=split_names("bucket policy"),
+        documents=split_names("policy"),
         create_op="put_bucket_policy",
         read_op="get_bucket_policy",
         delete_op="delete_bucket_policy",
     ),
     _Setting(
         "aws:s3/bucketOwnershipControls:BucketOwnershipControls",
-        accepts=words("bucket rule"),
+        accepts=split_names("bucket rule"),
         create_op="put_bucket_ownership_controls",
         read_op="get_bucket_ownership_controls",
         names={"rule": "OwnershipControls.Rules"},

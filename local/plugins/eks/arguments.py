@@ -6,19 +6,19 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from local.plugins.sdk import words
+from local.plugins.sdk import split_names
 
-CLUSTER = words(
+CLUSTER = split_names(
     """authenticationMode corednsAddonOptions createOidcProvider deletionProtection enabledClusterLogTypes
     encryptionConfigKeyArn endpointPrivateAccess endpointPublicAccess kubeProxyAddonOptions name
     nodeAssociatePublicIpAddress privateSubnetIds providerCredentialOpts publicAccessCidrs publicSubnetIds
     skipDefaultNodeGroup skipDefaultSecurityGroups subnetIds tags upgradePolicy useDefaultVpcCni version vpcId"""
 )
-NODE_GROUP = words(
+NODE_GROUP = split_names(
     """amiType capacityType cluster diskSize gpu instanceTypes labels launchTemplate nodeGroupName nodeRole nodeRoleArn
     operatingSystem releaseVersion remoteAccess scalingConfig subnetIds tags taints version"""
 )
-# What the official component makes besides the cluster, unless these are set. A program makes it with resources.
+# What the official component makes in addition to the cluster, unless these are set. A program makes it with resources.
 REQUIRED = {
     "authenticationMode": "API",
     "skipDefaultNodeGroup": True,
