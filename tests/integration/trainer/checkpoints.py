@@ -18,19 +18,19 @@ DIGEST = "d" * 64
 
 
 def network(width: int = 8, seed: int = 0) -> nn.Module:
-    """Two layers, a buffer and tied weights, as the models that are trained have them."""
+    """Create a model with two layers, a buffer and tied weights."""
     torch.manual_seed(seed)
     first, last = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
     last.weight = first.weight
     return nn.Sequential(first, nn.BatchNorm1d(width), nn.Linear(width, width), last)
 
 
-def optimizer_of(model: nn.Module) -> torch.optim.AdamW:
+def create_optimizer(model: nn.Module) -> torch.optim.AdamW:
     return torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, first: int, last: int, width: int = 8) -> None:
-    """Steps `first` to `last`, each from its number alone: the same whenever they are done."""
+    """Train steps `first` to `last`. A step's input depends on its number only."""
     for step in range(first, last + 1):
         inputs = torch.randn(16, width, generator=torch.Generator().manual_seed(step))
         model(inputs).square().sum().backward()
@@ -38,45 +38,45 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, first: int, last: 
         optimizer.zero_grad(set_to_none=True)
 
 
-def trained(steps: int, width: int = 8) -> tuple[nn.Module, torch.optim.Optimizer]:
+def create_trained_model(steps: int, width: int = 8) -> tuple[nn.Module, torch.optim.Optimizer]:
     model = network(width)
-    optimizer = optimizer_of(model)
+    optimizer = create_optimizer(model)
     train(model, optimizer, 1, steps, width)
     return model, optimizer
 
 
-def copied(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+def copy_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     return {name: each.clone() for name, each in state.gather(model, optimizer).items()}
 
 
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    """Bit by bit."""
+def are_tensors_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    """Return whether both have the same names and bitwise equal tensors."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def saver(store: Store, group: dist.ProcessGroup, **more: Any) -> Saver:
+def create_saver(store: Store, group: dist.ProcessGroup, **more: Any) -> Saver:
     return Saver(store, group, **{"keep": 2, "data_digest": DIGEST, "device": torch.device("cpu"), **more})
 
 
 def load(
-    store: Store, group: dist.ProcessGroup, model: nn.Module, said: list[str] | None = None, **more: Any
+    store: Store, group: dist.ProcessGroup, model: nn.Module, lines: list[str] | None = None, **more: Any
 ) -> Found | None:
     rank, size = dist.get_rank(group), dist.get_world_size(group)
-    log_line = (lambda _line: None) if said is None else said.append
-    wanted = {
+    log_line = (lambda _line: None) if lines is None else lines.append
+    options = {
         "model": state.fingerprint(state.model_tensors(model)),
         "data_digest": DIGEST,
         "log_line": log_line,
     }
-    return newest(store, group, World(rank, size, rank, size, 1), **{**wanted, **more})
+    return newest(store, group, World(rank, size, rank, size, 1), **{**options, **more})
 
 
-def resumed(
+def resume(
     store: Store, group: dist.ProcessGroup, width: int = 8
 ) -> tuple[int, nn.Module, torch.optim.Optimizer]:
-    """A new model (of another seed) with what the store's newest checkpoint holds, and that one's step."""
+    """Load the newest checkpoint into a model of another seed; return its step, too."""
     model = network(width, seed=1)
-    optimizer = optimizer_of(model)
+    optimizer = create_optimizer(model)
     found = load(store, group, model)
     assert found is not None
     read(found, model, optimizer, group)

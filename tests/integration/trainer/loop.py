@@ -1,6 +1,6 @@
-"""A training's loop without a training: what torchrun's processes do in the tests of stopping.
+"""A training loop without a model: the worker program of the shutdown tests.
 
-Its arguments are JSON: where it notes how it went, and what goes wrong in which process.
+Its argument is JSON: the directory for its notes, and the faults of each process.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from trainer.hang import Watch, prepare, set_timeouts, timed_out
 from trainer.shutdown import Stop
 
 
-def note(plan: dict[str, Any], name: str, **told: object) -> None:
-    """Leave a file that is there as a whole or not at all."""
+def write_note(plan: dict[str, Any], name: str, **fields: object) -> None:
+    """Write a note atomically."""
     path = Path(plan["notes"]) / f"{name}-{os.environ['RANK']}"
-    path.with_suffix(".new").write_text(json.dumps({"pid": os.getpid(), **told}))
+    path.with_suffix(".new").write_text(json.dumps({"pid": os.getpid(), **fields}))
     path.with_suffix(".new").rename(path)
 
 
-def wait_without_end(phase: str) -> None:
-    """The main thread inside one C call, which lets go of the interpreter's lock, as collectives and compilers do."""
-    note(PLAN, "waits", phase=phase)
+def hang_in_c_call(phase: str) -> None:
+    """Block the main thread in one C call that releases the GIL, as collectives and compilers do."""
+    write_note(PLAN, "waits", phase=phase)
     time.sleep(10_000)
 
 
 def main(plan: dict[str, Any]) -> Exit:
-    """Steps and an evaluation, again and again, until all processes agree to stop."""
+    """Alternate steps and evaluations until all processes agree to stop."""
     rank = int(os.environ["RANK"])
     own = plan.get(str(rank), {})
     directory = Path(plan["notes"]) / "hang"
@@ -53,8 +53,8 @@ def main(plan: dict[str, Any]) -> Exit:
     stop.join(timedelta(seconds=60))
     gradient = torch.ones(1000)
     watch.enter("first step", long=True)
-    note(plan, "joined")
-    calls, step, began = 0, 0, time.perf_counter()
+    write_note(plan, "joined")
+    calls, step, start = 0, 0, time.perf_counter()
     spent = 0.0
     while True:
         if step == 0:
@@ -65,7 +65,7 @@ def main(plan: dict[str, Any]) -> Exit:
             watch.enter("step")
             stop.set_unsaved_work(True)
             set_timeouts(60, stop.groups)
-            note(plan, "first-step")
+            write_note(plan, "first-step")
         for batch in range(plan.get("batches", 3)):
             if batch == 1:
                 watch.enter("evaluation")
@@ -76,15 +76,17 @@ def main(plan: dict[str, Any]) -> Exit:
             agreed = stop.agreed()
             spent += time.perf_counter() - before
             if agreed:
-                note(plan, "agreed", calls=calls, phase=watch.phase, reason=stop.request.reason, step=step)
+                write_note(
+                    plan, "agreed", calls=calls, phase=watch.phase, reason=stop.request.reason, step=step
+                )
                 watch.enter("save", long=True)
                 if own.get("waits") == "save":
-                    wait_without_end("save")
+                    hang_in_c_call("save")
                 stop.settle()
                 dist.destroy_process_group()
                 stop.close()
                 watch.close()
-                note(plan, "ended", spent=spent / calls, seconds=time.perf_counter() - began)
+                write_note(plan, "ended", spent=spent / calls, seconds=time.perf_counter() - start)
                 return Exit.STOPPED
         watch.enter("step")
 
@@ -94,6 +96,6 @@ if __name__ == "__main__":
     try:
         code = main(PLAN)
     except RuntimeError as error:
-        note(PLAN, "failed", error=str(error), timed_out=timed_out(error))
+        write_note(PLAN, "failed", error=str(error), timed_out=timed_out(error))
         code = Exit.HUNG if timed_out(error) else Exit.FAILED
     os._exit(int(code))

@@ -1,10 +1,10 @@
-"""The trainer, with a note of the samples that each step of each process used: what tests of resuming compare.
+"""The trainer, which records the samples that each step of each process uses. The tests of resuming compare them.
 
     python -m torch.distributed.run ... -m tests.integration.trainer.recorded NOTES OPTION...
 
-NOTES is a directory. A step that is done again after a kill writes its note anew, as it makes the weights anew. With
-KILL_STEP and KILL_RANK in the environment, that process kills itself when it has done that step, once. With SLOW_STEP
-each step after that one takes half a second more, so that a test that stops the training there finds it still training.
+NOTES is a directory. A step that is repeated after a kill overwrites its note. With KILL_STEP and KILL_RANK in the
+environment, that process kills itself once after that step. With SLOW_STEP, each step from that one on takes half a
+second longer, so that the run has not ended when a test stops it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from trainer.data import Step
 from trainer.trainer import Observer, Trainer
 
 notes = Path(sys.argv.pop(1))
-learn = Trainer._train_step
+train_step = Trainer._train_step
 
 
-def noted(self: Trainer, step: Step, observer: Observer) -> Tensor | None:
-    """The step itself, and then its note: the first pixels of each image, which tests make the image's number."""
-    found = learn(self, step, observer)
+def record_samples(self: Trainer, step: Step, observer: Observer) -> Tensor | None:
+    """Train one step, then record its samples. The first pixels of each image are its number."""
+    found = train_step(self, step, observer)
     if found is None:
         return None
     numbers = [int(image[0, 0]) * 256 + int(image[0, 1]) for images, _ in step.parts for image in images]
@@ -42,7 +42,7 @@ def noted(self: Trainer, step: Step, observer: Observer) -> Tensor | None:
     return found
 
 
-Trainer._train_step = noted  # type: ignore[method-assign]
+Trainer._train_step = record_samples  # type: ignore[method-assign]
 
 if __name__ == "__main__":
     train.process()

@@ -1,4 +1,4 @@
-"""A proxy between boto3 and an S3: it passes everything on, counts, and misbehaves as planned."""
+"""A proxy between boto3 and S3: it forwards and counts requests, and injects faults."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 
 @dataclass
 class Fault:
-    """What happens to the next `times` requests whose "METHOD /path?query" holds `on` (a pattern).
+    """A fault of the next `times` requests whose "METHOD /path?query" matches the pattern `on`.
 
-    `status` with `code` is S3's answer in its place; `cut` lets only so many bytes of the true answer through;
-    `lose` carries the request out and then hangs up; `delay` waits so many seconds first.
+    `status` and `code` replace S3's response; `cut` truncates the response's body to that number of bytes;
+    `lose` forwards the request and closes the connection without a response; `delay` is in seconds.
     """
 
     on: str
@@ -39,7 +39,7 @@ class Fault:
 
 @dataclass
 class S3Proxy:
-    """Listens on the loopback address while it is used as a context manager; `upstream` is the S3's address."""
+    """A context manager that serves on the loopback address; `upstream` is the URL of S3."""
 
     upstream: str
     seen: list[str] = field(default_factory=list)
@@ -105,17 +105,17 @@ class _Handler(BaseHTTPRequestHandler):
         if fault.lose:
             self.close_connection = True
             return
-        kept = {name: value for name, value in reply.getheaders() if name.lower() not in HOP}
+        headers_to_pass = {name: value for name, value in reply.getheaders() if name.lower() not in HOP}
         if self.command == "HEAD":
-            kept["Content-Length"] = reply.getheader("Content-Length") or "0"
-        self._answer(reply.status, kept, answer, fault.cut)
+            headers_to_pass["Content-Length"] = reply.getheader("Content-Length") or "0"
+        self._answer(reply.status, headers_to_pass, answer, fault.cut)
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
             return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        raw = b""  # passed on as it came: the S3 behind decodes aws-chunked bodies itself
+        raw = b""  # forwarded unchanged: S3 decodes aws-chunked bodies itself
         while size := int(self.rfile.readline().split(b";")[0], 16):
             raw += self.rfile.read(size)
             self.rfile.readline()
@@ -134,12 +134,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body[:cut])
 
     def log_message(self, *_: object) -> None:
-        """Nothing: the tests count instead."""
+        """Do nothing: the tests count requests."""
 
 
 @contextmanager
-def emulated(bucket: str) -> Iterator[Any]:
-    """A client of moto's S3 with this bucket; of another name in every file of tests, for one process has one moto."""
+def serve_s3(bucket: str) -> Iterator[Any]:
+    """Yield a client of moto's S3 with this bucket. Each test file needs its own bucket name."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

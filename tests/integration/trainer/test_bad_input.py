@@ -1,4 +1,4 @@
-"""What is wrong with a run is one clear line under torchrun itself: no stack of ours, and nothing half written."""
+"""Invalid input under torchrun: one error line, no stack trace of the trainer, and no partial files."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from tests.integration.trainer.checkpoints import saver, trained
+from tests.integration.trainer.checkpoints import create_saver, create_trained_model
 from tests.integration.trainer.conftest import ROOT, Ended, Start, StartNode
-from tests.integration.trainer.s3_proxy import KEYS, Fault, S3Proxy, emulated
+from tests.integration.trainer.s3_proxy import KEYS, Fault, S3Proxy, serve_s3
 from trainer.checkpoint import state
 from trainer.checkpoint.owner import Owner, newest_generation
 from trainer.contract import Exit
@@ -24,19 +24,19 @@ from trainer.stores import Directory
 pytestmark = pytest.mark.trainer
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "trainer.train")
-# torchrun's own words for every training that fails, in the agent's process: docs/trainer.md.
+# The start of the agent's stack trace, which torchrun prints for every failed run: docs/trainer.md.
 AGENT = "Traceback (most recent call last):"
 
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[Any]:
-    with emulated("bad-input") as client:
+    with serve_s3("bad-input") as client:
         yield client
 
 
 @dataclass
-class Given:
-    """The words and variables of a bad run, and the one line that is right for it."""
+class BadRun:
+    """The arguments and variables of an invalid run, and its expected error line."""
 
     words: tuple[str, ...]
     code: Exit
@@ -44,20 +44,20 @@ class Given:
     environ: dict[str, str] = field(default_factory=dict)
 
 
-def refused(start: StartNode, given: Given) -> Ended:
-    """Run it under torchrun, and check all that every bad input has in common."""
-    words = ("--device", "cpu", "--steps", "3", *given.words)
-    ended = start(*words, entry=TORCHRUN, **given.environ).end()
-    own = ended.output.partition(AGENT)[0].splitlines()
-    errors = [line for line in own if line.startswith("error: ")]
+def assert_refused(start: StartNode, bad_run: BadRun) -> Ended:
+    """Run it under torchrun, and assert what all invalid runs have in common."""
+    words = ("--device", "cpu", "--steps", "3", *bad_run.words)
+    ended = start(*words, entry=TORCHRUN, **bad_run.environ).end()
+    lines = ended.output.partition(AGENT)[0].splitlines()
+    errors = [line for line in lines if line.startswith("error: ")]
     assert len(errors) == 1, ended.output
-    assert re.fullmatch(given.line, errors[0].removeprefix("error: ")), errors[0]
-    # Of stacks there is torchrun's own: its last line names the first process's code.
+    assert re.fullmatch(bad_run.line, errors[0].removeprefix("error: ")), errors[0]
+    # The only stack trace is torchrun's: its last line has the first process's exit code.
     assert ended.code == 1
     assert ended.output.count("Traceback") == 1
     assert "ChildFailedError" in ended.output
-    assert re.search(rf"exitcode *: {int(given.code)} ", ended.output), ended.output
-    assert not any(line.startswith("step=") for line in own)
+    assert re.search(rf"exitcode *: {int(bad_run.code)} ", ended.output), ended.output
+    assert not any(line.startswith("step=") for line in lines)
     return ended
 
 
@@ -65,7 +65,7 @@ def test_unwritable_checkpoint_place_is_reported_once(start: Start, tmp_path: Pa
     (tmp_path / "file").write_text("in the way")
     place = tmp_path / "file" / "checkpoints"
     line = rf"checkpoint_uri: cannot \w+ {re.escape(str(place))}/run\S*: Not a directory"
-    refused(start.fork, Given(("--checkpoint-uri", str(place)), Exit.SAVE, line))
+    assert_refused(start.fork, BadRun(("--checkpoint-uri", str(place)), Exit.SAVE, line))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -74,8 +74,8 @@ def test_bucket_that_refuses_is_reported_once_and_stays_empty(s3: Any, start: St
         proxy.faults.append(Fault("(PUT|POST) ", times=10_000, status=403, code="AccessDenied"))
         environ = {**KEYS, "AWS_ENDPOINT_URL": proxy.url}
         line = r"checkpoint_uri: cannot save s3://bad-input/c/run/\S*: .*AccessDenied.*"
-        refused(start.fork, Given(("--checkpoint-uri", "s3://bad-input/c"), Exit.SAVE, line, environ))
-        assert proxy.count("(PUT|POST) "), "the fault was met"
+        assert_refused(start.fork, BadRun(("--checkpoint-uri", "s3://bad-input/c"), Exit.SAVE, line, environ))
+        assert proxy.count("(PUT|POST) "), "the proxy injected the fault"
     assert "Contents" not in s3.list_objects_v2(Bucket="bad-input")
     assert "Uploads" not in s3.list_multipart_uploads(Bucket="bad-input")
 
@@ -84,17 +84,17 @@ def test_checkpoint_of_another_model_is_reported_and_stays(
     start: Start, group: dist.ProcessGroup, tmp_path: Path
 ) -> None:
     store = Directory(tmp_path / "run")
-    model, optimizer = trained(1)
-    own = saver(store, group, log_line=lambda _line: None)
-    own.save(state.gather(model, optimizer), 1, 16)
-    assert own.finish()
-    own.close()
+    model, optimizer = create_trained_model(1)
+    saver = create_saver(store, group, log_line=lambda _line: None)
+    saver.save(state.gather(model, optimizer), 1, 16)
+    assert saver.finish()
+    saver.close()
     before = store.list("step-")
     line = (
         rf"checkpoint {re.escape(str(tmp_path))}/run/step-000000001 is of another model: model\.\S+: "
         r"the checkpoint has .*, the model .*"
     )
-    refused(start.fork, Given(("--checkpoint-uri", str(tmp_path)), Exit.CONFIGURATION, line))
+    assert_refused(start.fork, BadRun(("--checkpoint-uri", str(tmp_path)), Exit.CONFIGURATION, line))
     assert store.list("step-") == before
 
 
@@ -108,7 +108,7 @@ def test_second_run_in_one_place_is_refused_with_its_owner(start: Start, tmp_pat
         r"End that run, or use another place for this run"
     )
     try:
-        refused(start.fork, Given(("--checkpoint-uri", str(tmp_path)), Exit.CONFIGURATION, line))
+        assert_refused(start.fork, BadRun(("--checkpoint-uri", str(tmp_path)), Exit.CONFIGURATION, line))
         assert newest_generation(store) == first.generation
         assert list(store.list("step-")) == []
     finally:
@@ -117,30 +117,30 @@ def test_second_run_in_one_place_is_refused_with_its_owner(start: Start, tmp_pat
 
 def test_missing_data_are_reported_once(start: Start) -> None:
     line = "data: /no/such/place is not a directory.*"
-    refused(start.fork, Given(("--data", "/no/such/place"), Exit.DATA, line))
+    assert_refused(start.fork, BadRun(("--data", "/no/such/place"), Exit.DATA, line))
 
 
 def test_error_of_a_late_first_process_is_reported_once(start: Start, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os, time\nif os.environ.get('LOCAL_RANK') == '0': time.sleep(2)\n"
     )
-    given = Given(
+    bad_run = BadRun(
         ("--model", "resnet"),
         Exit.CONFIGURATION,
         r"model: 'resnet' is none of .*gpt-tiny.*",
         {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
     )
-    refused(start.fork, given)
+    assert_refused(start.fork, bad_run)
 
 
 def test_unexpected_world_is_shown_and_refused(start: Start) -> None:
-    promised = ("--expected-nodes", "4", "--processes-per-node", "2")
-    told = "expected 4 nodes x 2 processes, found 1 nodes x 2 processes, 2 in all"
-    line = f"the world is not as expected: {told}"
-    ended = refused(start.fork, Given(promised, Exit.WORLD_SIZE, line))
+    words = ("--expected-nodes", "4", "--processes-per-node", "2")
+    world = "expected 4 nodes x 2 processes, found 1 nodes x 2 processes, 2 in all"
+    line = f"the world is not as expected: {world}"
+    ended = assert_refused(start.fork, BadRun(words, Exit.WORLD_SIZE, line))
     lines = ended.output.splitlines()
-    place = lines.index(f"world: {told}")
-    assert lines[place + 1].split() == [
+    header = lines.index(f"world: {world}")
+    assert lines[header + 1].split() == [
         "node",
         "host",
         "devices",
@@ -150,8 +150,8 @@ def test_unexpected_world_is_shown_and_refused(start: Start) -> None:
         "nccl",
         "driver",
     ]
-    assert " 2 x CPU " in lines[place + 2]
-    assert lines.index(f"error: {line}") > place + 2
+    assert " 2 x CPU " in lines[header + 2]
+    assert lines.index(f"error: {line}") > header + 2
     assert lines.count(f"error: {line}") == 1
 
 
@@ -160,4 +160,4 @@ def test_batch_smaller_than_the_processes_is_refused(start: Start) -> None:
         "batch_size: 1 is less than the 2 processes; it must be at least one sample per process. "
         "Use a larger batch or fewer processes"
     )
-    refused(start.fork, Given(("--batch-size", "1"), Exit.CONFIGURATION, line))
+    assert_refused(start.fork, BadRun(("--batch-size", "1"), Exit.CONFIGURATION, line))

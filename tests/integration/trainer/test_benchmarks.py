@@ -1,4 +1,4 @@
-"""The benchmarks' own code on a small model and the CPU: what is measured when. The numbers mean nothing here."""
+"""The benchmarks' code on a small model and the CPU. The tests check what is measured, not the numbers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.benchmarks.gpu import TINY, WHOLE, Saved
 from tests.benchmarks.trainer import gpu_rows, measured, save_rows, step_rows
 from tests.benchmarks.turns import LEAST, in_turns
 from tests.integration.trainer.conftest import Start
-from tests.integration.trainer.test_steps import training
-from tests.integration.trainer.together import together
+from tests.integration.trainer.test_steps import create_trainer
+from tests.integration.trainer.together import run_processes
 from trainer import checkpoints
 from trainer.checkpoints import Checkpoints
 from trainer.config import Config
@@ -28,24 +28,24 @@ pytestmark = pytest.mark.trainer
 
 
 def save_in_turns(folder: str) -> dict[str, Any]:
-    """Turns with a save by a background process, as on GPUs, and without: at which step each save began."""
+    """Run turns with and without a save by a background process, as on GPUs; record the step of each save."""
     meeting = ("127.0.0.1", int(os.environ["MASTER_PORT"]))
-    made = checkpoints.Saver
-    checkpoints.Saver = lambda *words, **more: made(  # type: ignore[assignment,misc]
+    saver_class = checkpoints.Saver
+    checkpoints.Saver = lambda *words, **more: saver_class(  # type: ignore[assignment,misc]
         *words, **{**more, "background": "process", "meeting": meeting}
     )
     config = Config(data="corpus", batch_size=4, steps=10**6, evaluate_every=10**6, owner="test")
-    own = training(config)
+    own = create_trainer(config)
     plain = Reporter(own, None, Metrics([]), Goodput(), None)
     own.run(plain, 5)
     saved_at: list[int] = []
     save = Checkpoints._save
 
-    def noted(self: Checkpoints, began: float) -> None:
+    def record_step(self: Checkpoints, began: float) -> None:
         saved_at.append(own.step)
         save(self, began)
 
-    Checkpoints._save = noted  # type: ignore[method-assign]
+    Checkpoints._save = record_step  # type: ignore[method-assign]
     saved = Saved(own, f"{folder}/checkpoints", TINY, plain, None)
     turns: list[tuple[str, int, int, list[int]]] = []
 
@@ -60,8 +60,8 @@ def save_in_turns(folder: str) -> dict[str, Any]:
     return {"turns": turns, "durable": len(saved.durable), **found}
 
 
-def test_turn_with_a_save_saves_once_and_the_others_never(tmp_path: Path) -> None:
-    (found,) = together(1, save_in_turns, str(tmp_path))
+def test_turn_with_a_save_saves_once_and_others_never(tmp_path: Path) -> None:
+    (found,) = run_processes(1, save_in_turns, str(tmp_path))
     assert len(found["plain"]) == len(found["saved"]) == found["durable"] == TINY.turns >= LEAST
     for name, began, ended, saved_at in found["turns"]:
         assert ended - began == TINY.saved_steps
@@ -97,14 +97,14 @@ def test_gpu_benchmark_has_the_promised_sizes() -> None:
 
 
 @pytest.mark.usefixtures("forked_torchrun")
-def test_our_loop_and_a_bare_one_are_measured_in_turns(tmp_path: Path) -> None:
+def test_trainer_and_bare_loop_are_measured_in_turns(tmp_path: Path) -> None:
     found = {each: measured(each, "tests.benchmarks.steps", tmp_path, "--tiny") for each in (1, 2)}
     for each in found.values():
         assert {name: len(values) for name, values in each["seconds"].items()} == dict.fromkeys(
             ("ours", "bare", "again"), steps.PAIRS
         )
     missed = [row.name for row in step_rows(found) if isinstance(row, Figure) and row.missed]
-    assert "a step is long enough (0.1 s over it)" in missed, "these are far too short to tell anything"
+    assert "a step is long enough (0.1 s over it)" in missed, "these steps are too short for a measurement"
 
 
 def measure_saves(folder: str) -> Any:
@@ -115,7 +115,7 @@ def measure_saves(folder: str) -> Any:
 
 
 def test_ways_to_save_are_measured_in_turns(tmp_path: Path) -> None:
-    (found,) = together(1, measure_saves, str(tmp_path))
+    (found,) = run_processes(1, measure_saves, str(tmp_path))
     values = [found[name] for name in ("memcpy", "torch_save", "idle_step")]
     values += [each for kind in saves.KINDS for each in found[kind].values()]
     assert [len(each) for each in values] == [LEAST] * (3 + 3 * 2)

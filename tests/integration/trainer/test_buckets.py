@@ -1,4 +1,4 @@
-"""A bucket as a store, behind a proxy that plays S3's bad days: 503, slow, expired credentials, broken transfers."""
+"""A bucket as a store, behind a proxy that injects faults: 503, delays, expired credentials, broken transfers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.integration.trainer.s3_proxy import KEYS, Fault, S3Proxy, emulated
+from tests.integration.trainer.s3_proxy import KEYS, Fault, S3Proxy, serve_s3
 from trainer import stores as module
 from trainer.checkpoint.owner import Owner
 from trainer.contract import Exit, TrainerError
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.trainer
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[Any]:
-    with emulated("of-stores") as client:
+    with serve_s3("of-stores") as client:
         yield client
 
 
@@ -40,16 +40,16 @@ def proxy(s3: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
 
 @pytest.fixture
 def store(proxy: S3Proxy, request: pytest.FixtureRequest) -> Bucket:
-    return Bucket("of-stores", f"runs/{request.node.name[:60]}")
+    return Bucket("of-stores", f"runs/{request.function.__name__}")
 
 
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are sent in parts from 5 MiB on, the least that S3 takes."""
+    """Upload files in parts of 5 MiB, the minimum of S3."""
     monkeypatch.setattr(module, "PART_BYTES", 5 * 2**20)
 
 
-def test_what_was_put_is_listed_and_read_back(store: Bucket) -> None:
+def test_bucket_lists_and_reads_put_objects(store: Bucket) -> None:
     assert store.list() == {}
     store.put("step-1/a", b"four", notes={"run-id": "r1"})
     store.put("step-1/.metadata", b"x")
@@ -59,7 +59,7 @@ def test_what_was_put_is_listed_and_read_back(store: Bucket) -> None:
     assert store.list() == {"step-1/.metadata": 1}
 
 
-def test_more_objects_than_one_answer_holds_are_all_listed_and_deleted(
+def test_bucket_of_several_pages_is_listed_and_deleted(
     store: Bucket, proxy: S3Proxy, s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "5")
@@ -74,7 +74,7 @@ def test_more_objects_than_one_answer_holds_are_all_listed_and_deleted(
     assert store.list() == {}
 
 
-def test_a_large_file_goes_in_parts_with_checksums_and_comes_back(
+def test_large_file_is_sent_in_parts_with_checksums(
     store: Bucket, proxy: S3Proxy, s3: Any, tmp_path: Path, parts: None
 ) -> None:
     body = os.urandom(12 * 2**20 + 1)
@@ -89,7 +89,7 @@ def test_a_large_file_goes_in_parts_with_checksums_and_comes_back(
 
 
 @pytest.mark.parametrize("stage", ["partNumber=2", r"POST .*uploadId", r"POST .*\?uploads"])
-def test_an_upload_that_breaks_off_leaves_nothing_neither_seen_nor_unseen(
+def test_failed_upload_leaves_no_object_and_no_parts(
     store: Bucket, proxy: S3Proxy, s3: Any, tmp_path: Path, parts: None, stage: str
 ) -> None:
     (tmp_path / "in").write_bytes(bytes(11 * 2**20))
@@ -100,7 +100,7 @@ def test_an_upload_that_breaks_off_leaves_nothing_neither_seen_nor_unseen(
     assert "Uploads" not in s3.list_multipart_uploads(Bucket="of-stores", Prefix=store.prefix)
 
 
-def test_a_busy_s3_is_asked_again(store: Bucket, proxy: S3Proxy) -> None:
+def test_busy_s3_is_retried(store: Bucket, proxy: S3Proxy) -> None:
     proxy.faults.append(Fault("PUT", times=2, status=503, code="SlowDown"))
     store.put("a", b"x")
     assert proxy.count("PUT") == 3
@@ -108,23 +108,21 @@ def test_a_busy_s3_is_asked_again(store: Bucket, proxy: S3Proxy) -> None:
     assert store.list() == {"a": 1}
 
 
-def test_a_s3_that_stays_busy_fails_after_bounded_tries_and_is_no_empty_listing(
-    store: Bucket, proxy: S3Proxy
-) -> None:
+def test_s3_that_stays_busy_fails_after_bounded_attempts(store: Bucket, proxy: S3Proxy) -> None:
     proxy.faults.append(Fault("GET", times=99, status=503, code="SlowDown"))
     with pytest.raises(StoreError, match=r"cannot list s3://of-stores/runs/.*SlowDown"):
         store.list()
     assert proxy.count("GET") == module.ATTEMPTS
 
 
-def test_credentials_that_expired_are_told_at_once(store: Bucket, proxy: S3Proxy) -> None:
+def test_expired_credentials_fail_with_their_code(store: Bucket, proxy: S3Proxy) -> None:
     proxy.faults.append(Fault(".", times=99, status=400, code="ExpiredToken"))
     for act in (lambda: store.list(), lambda: store.read("a"), lambda: store.put("a", b"")):
         with pytest.raises(StoreError, match="ExpiredToken"):
             act()
 
 
-def test_no_credentials_at_all_are_told(store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_fail_with_a_message(store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -133,13 +131,13 @@ def test_no_credentials_at_all_are_told(store: Bucket, monkeypatch: pytest.Monke
         store.list()
 
 
-def test_a_bucket_that_is_not_there_is_missing(proxy: S3Proxy) -> None:
+def test_absent_bucket_raises_missing_error(proxy: S3Proxy) -> None:
     for act in (lambda: Bucket("absent", "x").list(), lambda: Bucket("absent", "x").put("a", b"")):
         with pytest.raises(MissingError, match=r"s3://absent/x.*NoSuchBucket"):
             act()
 
 
-def test_a_download_that_breaks_off_is_begun_again(store: Bucket, proxy: S3Proxy, tmp_path: Path) -> None:
+def test_interrupted_download_is_retried(store: Bucket, proxy: S3Proxy, tmp_path: Path) -> None:
     body = os.urandom(2**20)
     store.put("a", body)
     proxy.faults.append(Fault("GET", cut=1000))
@@ -150,7 +148,7 @@ def test_a_download_that_breaks_off_is_begun_again(store: Bucket, proxy: S3Proxy
         store.read("a")
 
 
-def test_a_slow_s3_is_given_up_after_its_time(
+def test_slow_s3_fails_after_the_timeout(
     store: Bucket, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "READ_SECONDS", 0.3)
@@ -160,9 +158,7 @@ def test_a_slow_s3_is_given_up_after_its_time(
         store.list()
 
 
-def test_of_several_only_the_first_puts_and_a_lost_answer_is_known_again(
-    store: Bucket, proxy: S3Proxy
-) -> None:
+def test_put_if_absent_with_a_lost_response_succeeds_once(store: Bucket, proxy: S3Proxy) -> None:
     assert store.put_if_absent("owners/1", b"one")
     assert not store.put_if_absent("owners/1", b"two")
     assert store.read("owners/1") == b"one"
@@ -180,7 +176,7 @@ METADATA = {
 }
 
 
-def test_a_model_of_several_parts_is_whole_and_described_before_the_pointer_names_it(
+def test_model_of_several_parts_is_saved_before_its_pointer(
     store: Bucket, proxy: S3Proxy, s3: Any, parts: None, tmp_path: Path
 ) -> None:
     weights = {"w": torch.randn(3 * 2**20), "b": torch.randn(10)}  # 12 MiB
@@ -211,7 +207,7 @@ def test_a_model_of_several_parts_is_whole_and_described_before_the_pointer_name
 
 
 @pytest.mark.parametrize("on", ["PUT .*partNumber=2", "PUT .*metadata.json", "PUT .*latest.json"])
-def test_a_model_that_s3_does_not_take_leaves_the_pointer_and_no_parts(
+def test_refused_model_leaves_the_old_pointer_and_no_parts(
     store: Bucket, proxy: S3Proxy, s3: Any, parts: None, tmp_path: Path, on: str
 ) -> None:
     place = Bucket(store.name, f"{store.prefix}/{len(on)}")
@@ -227,21 +223,19 @@ def test_a_model_that_s3_does_not_take_leaves_the_pointer_and_no_parts(
     assert list(tmp_path.iterdir()) == []
 
 
-def left(s3: Any, bucket: str) -> list[str]:
-    """Uploads in parts that nobody ended."""
+def open_uploads(s3: Any, bucket: str) -> list[str]:
+    """Return the keys of unfinished multipart uploads."""
     return [each["Key"] for each in s3.list_multipart_uploads(Bucket=bucket).get("Uploads", [])]
 
 
-def test_a_place_is_probed_without_an_object_or_an_upload_that_stays(
-    store: Bucket, proxy: S3Proxy, s3: Any
-) -> None:
+def test_probe_leaves_no_object_and_no_upload(store: Bucket, proxy: S3Proxy, s3: Any) -> None:
     assert probe(store.uri(""), "r1") == store.uri("r1/model.pt")
     assert [each.split()[0] for each in proxy.seen] == ["POST", "DELETE"]
     proxy.faults.append(Fault("DELETE", lose=True))
     probe(store.uri(""), "r1")
     assert proxy.count("DELETE") == 3
     assert store.list() == {}
-    assert left(s3, store.name) == []
+    assert open_uploads(s3, store.name) == []
 
 
 @pytest.mark.parametrize(
@@ -253,18 +247,18 @@ def test_a_place_is_probed_without_an_object_or_an_upload_that_stays(
         ("of-stores", ".", "ExpiredToken"),
     ],
 )
-def test_a_bucket_that_is_not_there_or_refuses_is_told_in_one_line_before_the_training(
+def test_probe_of_unusable_bucket_fails_in_one_line(
     proxy: S3Proxy, s3: Any, bucket: str, on: str, code: str
 ) -> None:
     if on:
         proxy.faults.append(Fault(on, times=99, status=403, code=code))
-    told = rf"^model_uri: cannot save s3://{bucket}/probed/r1/model\.pt: .*{code}.*\. Use a place that .* can write"
-    with pytest.raises(TrainerError, match=told) as caught:
+    message = rf"^model_uri: cannot save s3://{bucket}/probed/r1/model\.pt: .*{code}.*\. Use a place that .* can write"
+    with pytest.raises(TrainerError, match=message) as caught:
         probe(f"s3://{bucket}/probed", "r1")
     assert caught.value.code == Exit.SAVE
     assert "\n" not in str(caught.value)
     assert proxy.count("PUT") == 0
-    for key in left(s3, "of-stores"):  # by the fault that keeps the probe from ending its own
+    for key in open_uploads(s3, "of-stores"):  # the fault keeps the probe from aborting its own upload
         assert on.startswith("DELETE")
         for each in s3.list_multipart_uploads(Bucket="of-stores")["Uploads"]:
             s3.abort_multipart_upload(Bucket="of-stores", Key=key, UploadId=each["UploadId"])

@@ -1,4 +1,4 @@
-"""A save that hangs: it is an alarm while training goes on, and does not keep the training from its end."""
+"""A save that hangs raises an alarm and does not block the end of the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.trainer
 
 
 class Saver:
-    """Plays a saver whose first saves in flight take so many seconds; `waits` is what was waited at most."""
+    """A fake saver. `seconds` are the durations of its saves in flight."""
 
     def __init__(self, *seconds: float) -> None:
         self._left, self.is_busy = list(seconds), False
@@ -25,7 +25,7 @@ class Saver:
         return 0.0
 
     def finish(self, timeout: float | None = None) -> bool:
-        assert timeout is not None, "a save that hangs is waited for without an end"
+        assert timeout is not None, "the wait for a save has no timeout"
         self.is_busy = self._left.pop(0) > timeout
         self.done.append("finish")
         return not self.is_busy
@@ -41,26 +41,26 @@ class Owner:
         self.released = True
 
 
-def ended(saver: Saver, monkeypatch: pytest.MonkeyPatch, rank: int = 0) -> tuple[bool, list[str], Owner]:
+def end_run(saver: Saver, monkeypatch: pytest.MonkeyPatch, rank: int = 0) -> tuple[bool, list[str], Owner]:
     monkeypatch.setattr(module, "gather", lambda *_: {})
-    said: list[str] = []
-    own = Checkpoints.__new__(Checkpoints)
+    lines: list[str] = []
+    checkpoints = Checkpoints.__new__(Checkpoints)
     owner = Owner()
     training = SimpleNamespace(
         step=7, position=112, model=None, optimizer=None, world=SimpleNamespace(rank=rank)
     )
-    own.__dict__.update(
-        _saver=saver, _owner=owner, _trainer=training, _log_line=said.append, _notes=lambda: {}
+    checkpoints.__dict__.update(
+        _saver=saver, _owner=owner, _trainer=training, _log_line=lines.append, _notes=lambda: {}
     )
-    return own.end(), said, owner
+    return checkpoints.end(), lines, owner
 
 
-def test_what_is_in_flight_is_waited_for_and_then_the_last_one_is_saved(
+def test_end_waits_for_the_save_in_flight_and_saves_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     saver = Saver(599, 599)
-    well, said, owner = ended(saver, monkeypatch)
-    assert (well, said, owner.released) == (True, [], True)
+    is_saved, lines, owner = end_run(saver, monkeypatch)
+    assert (is_saved, lines, owner.released) == (True, [], True)
     assert saver.done == ["finish", "save", "finish", "close"]
 
 
@@ -68,16 +68,16 @@ def test_what_is_in_flight_is_waited_for_and_then_the_last_one_is_saved(
     ("seconds", "done"),
     [((601,), ["finish", "close"]), ((0, 601), ["finish", "save", "finish", "close"])],
 )
-def test_a_save_that_hangs_is_told_and_the_training_goes_on_to_its_end(
+def test_end_with_a_hanging_save_raises_an_alarm(
     monkeypatch: pytest.MonkeyPatch, seconds: tuple[float, ...], done: list[str]
 ) -> None:
     saver = Saver(*seconds)
-    well, said, owner = ended(saver, monkeypatch)
-    assert not well
-    assert said == [
+    is_saved, lines, owner = end_run(saver, monkeypatch)
+    assert not is_saved
+    assert lines == [
         "alarm=checkpoint step=7 last_good_step=3 "
         "reason=a save was not done after 600 s; the run ends without it"
     ]
     assert saver.done == done
-    assert not owner.released, "it still writes"
-    assert ended(Saver(*seconds), monkeypatch, rank=1)[1] == []
+    assert not owner.released, "the save still writes"
+    assert end_run(Saver(*seconds), monkeypatch, rank=1)[1] == []

@@ -1,4 +1,4 @@
-"""Checkpoints in S3 on its bad days: training goes on, and a resume never begins at zero because S3 said nothing."""
+"""Checkpoints in a failing S3: training continues, and a resume never starts from zero because S3 does not answer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,16 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from tests.integration.trainer.checkpoints import copied, load, network, resumed, same, saver, trained
-from tests.integration.trainer.s3_proxy import KEYS, Fault, S3Proxy, emulated
+from tests.integration.trainer.checkpoints import (
+    are_tensors_equal,
+    copy_tensors,
+    create_saver,
+    create_trained_model,
+    load,
+    network,
+    resume,
+)
+from tests.integration.trainer.s3_proxy import KEYS, Fault, S3Proxy, serve_s3
 from trainer import stores as module
 from trainer.checkpoint import layout, state
 from trainer.contract import Exit, TrainerError
@@ -24,7 +32,7 @@ pytestmark = pytest.mark.trainer
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[Any]:
-    with emulated("of-checkpoints") as client:
+    with serve_s3("of-checkpoints") as client:
         yield client
 
 
@@ -42,55 +50,55 @@ def store(proxy: S3Proxy, tmp_path: Path) -> Bucket:
     return Bucket("of-checkpoints", tmp_path.name)
 
 
-def test_a_checkpoint_goes_to_s3_manifest_last_and_comes_back_bit_by_bit(
+def test_checkpoint_in_s3_is_saved_manifest_last_and_restored(
     store: Bucket, proxy: S3Proxy, group: dist.ProcessGroup, tmp_path: Path
 ) -> None:
-    model, optimizer = trained(3)
-    own = saver(store, group, scratch=tmp_path, keep=1)
+    model, optimizer = create_trained_model(3)
+    saver = create_saver(store, group, scratch=tmp_path, keep=1)
     for step in (2, 3):
-        own.save(state.gather(model, optimizer), step, step * 16)
-        assert own.finish()
-    own.close()
+        saver.save(state.gather(model, optimizer), step, step * 16)
+        assert saver.finish()
+    saver.close()
     puts = [each for each in proxy.seen if each.startswith("PUT") and "step-000000003" in each]
     assert puts[-1].endswith("manifest.json")
     assert len(puts) == 3
-    assert layout.finished(store.list()) == [3]  # and the older one is gone
-    assert list(tmp_path.iterdir()) == []  # nothing stays on this machine
-    step, other, its_optimizer = resumed(store, group)
+    assert layout.finished(store.list()) == [3]  # the older one is deleted
+    assert list(tmp_path.iterdir()) == []  # no local files remain
+    step, other, its_optimizer = resume(store, group)
     assert step == 3
-    assert same(copied(other, its_optimizer), copied(model, optimizer))
+    assert are_tensors_equal(copy_tensors(other, its_optimizer), copy_tensors(model, optimizer))
 
 
-def test_a_process_that_is_killed_while_it_sends_leaves_nothing_on_this_machine(
+def test_process_killed_in_an_upload_leaves_no_local_files(
     store: Bucket, proxy: S3Proxy, group: dist.ProcessGroup, tmp_path: Path
 ) -> None:
     meeting = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    model, optimizer = trained(1)
-    said: list[str] = []
-    own = saver(
+    model, optimizer = create_trained_model(1)
+    lines: list[str] = []
+    saver = create_saver(
         store,
         group,
         meeting=("127.0.0.1", meeting.port),
         scratch=tmp_path,
-        log_line=said.append,
+        log_line=lines.append,
     )
-    own.warm(state.gather(model, optimizer))
-    assert own.finish()
-    assert own._process is not None
-    process = own._process._process
+    saver.warm(state.gather(model, optimizer))
+    assert saver.finish()
+    assert saver._process is not None
+    process = saver._process._process
     proxy.faults.append(Fault("PUT .*distcp", times=99, delay=60))
-    own.save(state.gather(model, optimizer), 1, 16)
+    saver.save(state.gather(model, optimizer), 1, 16)
     while not list(tmp_path.glob("*/step-000000001/*.distcp")) or not proxy.count("PUT .*distcp"):
-        assert not own.counts.failed
+        assert not saver.counts.failed
         time.sleep(0.05)
     (waiting,) = tmp_path.iterdir()
-    assert f"-{process.pid}-" in waiting.name  # it is the background's, not this process's
+    assert f"-{process.pid}-" in waiting.name  # the background process owns it
     assert clear(tmp_path) == []
     process.kill()
-    assert not own.finish()
-    assert said[-1].endswith("reason=the background process is gone (exit code -9)")
+    assert not saver.finish()
+    assert lines[-1].endswith("reason=the background process is gone (exit code -9)")
     assert list(tmp_path.iterdir()) == []
-    own.close()
+    saver.close()
 
 
 @pytest.mark.parametrize(
@@ -101,36 +109,36 @@ def test_a_process_that_is_killed_while_it_sends_leaves_nothing_on_this_machine(
         ("GET .*list-type", 403, "AccessDenied"),
     ],
 )
-def test_a_save_that_s3_refuses_is_alarmed_and_the_next_one_works(
+def test_save_refused_by_s3_raises_an_alarm_and_the_next_works(
     store: Bucket, proxy: S3Proxy, group: dist.ProcessGroup, tmp_path: Path, on: str, status: int, code: str
 ) -> None:
-    model, optimizer = trained(1)
-    said: list[str] = []
-    own = saver(store, group, scratch=tmp_path, log_line=said.append)
+    model, optimizer = create_trained_model(1)
+    lines: list[str] = []
+    saver = create_saver(store, group, scratch=tmp_path, log_line=lines.append)
     fault = Fault(on, times=99, status=status, code=code)
     proxy.faults.append(fault)
-    own.save(state.gather(model, optimizer), 1, 16)
-    assert not own.finish()
-    assert said[0].startswith("alarm=checkpoint step=1 failures=1 last_good_step=none")
-    assert code in said[0]
-    assert "\n" not in said[0]
+    saver.save(state.gather(model, optimizer), 1, 16)
+    assert not saver.finish()
+    assert lines[0].startswith("alarm=checkpoint step=1 failures=1 last_good_step=none")
+    assert code in lines[0]
+    assert "\n" not in lines[0]
     fault.times = 0
     assert not [path for path in store.list() if path.endswith("manifest.json")]
-    own.save(state.gather(model, optimizer), 2, 32)
-    assert own.finish()
+    saver.save(state.gather(model, optimizer), 2, 32)
+    assert saver.finish()
     assert layout.finished(store.list()) == [2]
     assert list(tmp_path.iterdir()) == []
-    own.close()
+    saver.close()
 
 
-def test_a_resume_for_which_s3_has_no_answer_is_no_start_from_zero(
+def test_resume_without_an_answer_of_s3_fails(
     store: Bucket, proxy: S3Proxy, group: dist.ProcessGroup, tmp_path: Path
 ) -> None:
-    model, optimizer = trained(1)
-    own = saver(store, group, scratch=tmp_path)
-    own.save(state.gather(model, optimizer), 1, 16)
-    assert own.finish()
-    own.close()
+    model, optimizer = create_trained_model(1)
+    saver = create_saver(store, group, scratch=tmp_path)
+    saver.save(state.gather(model, optimizer), 1, 16)
+    assert saver.finish()
+    saver.close()
     for on, status, code in (
         ("GET .*list-type", 503, "SlowDown"),
         ("GET .*list-type", 400, "ExpiredToken"),
@@ -151,15 +159,15 @@ def test_a_resume_for_which_s3_has_no_answer_is_no_start_from_zero(
     assert found.manifest.step == 1
 
 
-def test_an_object_that_is_damaged_or_gone_is_passed_over(
+def test_load_skips_damaged_and_missing_objects(
     store: Bucket, s3: Any, group: dist.ProcessGroup, tmp_path: Path
 ) -> None:
-    model, optimizer = trained(1)
-    own = saver(store, group, scratch=tmp_path, keep=3)
+    model, optimizer = create_trained_model(1)
+    saver = create_saver(store, group, scratch=tmp_path, keep=3)
     for step in (1, 2, 3):
-        own.save(state.gather(model, optimizer), step, step * 16)
-        assert own.finish()
-    own.close()
+        saver.save(state.gather(model, optimizer), step, step * 16)
+        assert saver.finish()
+    saver.close()
     paths = store.list()
     (third,) = [path for path in paths if path.startswith("step-000000003/") and path.endswith(".distcp")]
     (second,) = [path for path in paths if path.startswith("step-000000002/") and path.endswith(".distcp")]
@@ -167,16 +175,16 @@ def test_an_object_that_is_damaged_or_gone_is_passed_over(
     body[100] ^= 1
     store.put(third, bytes(body))
     store.delete([second])
-    said: list[str] = []
-    found = load(store, group, network(), said, scratch=tmp_path)
+    lines: list[str] = []
+    found = load(store, group, network(), lines, scratch=tmp_path)
     assert found is not None
     assert (found.manifest.step, found.damaged) == (1, (3, 2))
-    assert "has SHA-256" in said[0]
-    assert "is missing" in said[1]
+    assert "has SHA-256" in lines[0]
+    assert "is missing" in lines[1]
     (copy,) = tmp_path.iterdir()
     assert copy == found.directory.parent
     assert find_abandoned([copy.name], Process.own(), lambda _pid: None) == [
         copy.name
-    ]  # once this process is gone
+    ]  # after this process has exited
     found.forget()
     assert list(tmp_path.iterdir()) == []

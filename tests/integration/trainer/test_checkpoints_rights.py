@@ -1,4 +1,4 @@
-"""What the trainer asks of S3 is what docs/checkpoints.md says, call by call; for a model the stack's role does it."""
+"""The trainer's S3 calls are those of docs/checkpoints.md, and the stack's role allows those for a model."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 from components.documents import iam
-from tests.integration.trainer.checkpoints import load, network, saver, trained
-from tests.integration.trainer.s3_proxy import KEYS, Fault, S3Proxy, emulated
+from tests.integration.trainer.checkpoints import create_saver, create_trained_model, load, network
+from tests.integration.trainer.s3_proxy import KEYS, Fault, S3Proxy, serve_s3
 from trainer import stores as module
 from trainer.checkpoint import state
 from trainer.checkpoint.owner import Owner
@@ -34,8 +34,8 @@ METADATA = {
 BUCKET = "of-rights"
 
 
-def documented() -> dict[str, tuple[str, bool, bool]]:
-    """The table of the page: for each S3 call its right, and whether checkpoints and models need it."""
+def documented_calls() -> dict[str, tuple[str, bool, bool]]:
+    """Return the page's table: S3 call -> its permission, and whether checkpoints and models need it."""
     section = PAGE.split("\n## Rights in S3\n")[1].split("\n## ")[0]
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
@@ -50,7 +50,7 @@ def documented() -> dict[str, tuple[str, bool, bool]]:
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[Any]:
-    with emulated(BUCKET) as client:
+    with serve_s3(BUCKET) as client:
         yield client
 
 
@@ -65,57 +65,57 @@ def proxy(s3: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
 
 
 @pytest.fixture
-def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """What every client is told to do: S3's name of the call, and the key or the prefix that it is for."""
+def s3_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Record the calls of every client: the S3 operation, and its key or prefix."""
     calls: list[tuple[str, str]] = []
     make = boto3.session.Session.client
 
-    def watched(self: Any, *words: Any, **named: Any) -> Any:
+    def create_client(self: Any, *words: Any, **named: Any) -> Any:
         client = make(self, *words, **named)
 
-        def note(params: dict[str, Any], model: Any, **_: Any) -> None:
+        def record(params: dict[str, Any], model: Any, **_: Any) -> None:
             keys = params.get("Delete", {}).get("Objects", [params])
             calls.extend((model.name, each.get("Key") or each.get("Prefix", "")) for each in keys)
 
-        client.meta.events.register("provide-client-params.s3.*", note)
+        client.meta.events.register("provide-client-params.s3.*", record)
         return client
 
-    monkeypatch.setattr(boto3.session.Session, "client", watched)
+    monkeypatch.setattr(boto3.session.Session, "client", create_client)
     return calls
 
 
-def test_checkpoints_make_exactly_the_calls_of_the_page_below_their_prefix(
-    proxy: S3Proxy, called: list[tuple[str, str]], group: dist.ProcessGroup, tmp_path: Path
+def test_checkpoints_make_exactly_the_documented_calls(
+    proxy: S3Proxy, s3_calls: list[tuple[str, str]], group: dist.ProcessGroup, tmp_path: Path
 ) -> None:
-    """Claimed, saved (small, large, failed and again), kept to one, loaded, taken over, released."""
+    """Claim, save (small, large, failed, repeated), delete old checkpoints, load, release and take over."""
     store = Bucket(BUCKET, "runs/r1")
     owner = Owner(store, "token", "r1", log_line=lambda _line: None)
     owner.claim()
-    own = saver(store, group, owner=owner, scratch=tmp_path, keep=1, log_line=lambda _line: None)
-    own.save(state.gather(*trained(1)), 1, 16)
-    assert own.finish()
-    large, optimizer = trained(1, width=1024)  # a file of more than one part
+    saver = create_saver(store, group, owner=owner, scratch=tmp_path, keep=1, log_line=lambda _line: None)
+    saver.save(state.gather(*create_trained_model(1)), 1, 16)
+    assert saver.finish()
+    large, optimizer = create_trained_model(1, width=1024)  # a file of more than one part
     fault = Fault("PUT .*partNumber=2", times=1, status=403, code="AccessDenied")
     proxy.faults.append(fault)
-    own.save(state.gather(large, optimizer), 2, 32)
-    assert not own.finish()
-    own.save(state.gather(large, optimizer), 3, 48)
-    assert own.finish()
-    own.close()
+    saver.save(state.gather(large, optimizer), 2, 32)
+    assert not saver.finish()
+    saver.save(state.gather(large, optimizer), 3, 48)
+    assert saver.finish()
+    saver.close()
     owner.renew()
     found = load(store, group, network(width=1024), scratch=tmp_path)
     assert found is not None
     assert found.manifest.step == 3
     owner.release()
     Owner(store, "another", "r2").claim()
-    assert {call for call, _ in called} == {call for call, (_, yes, _) in documented().items() if yes}
-    assert all(key.startswith("runs/r1/") for _, key in called)
+    assert {call for call, _ in s3_calls} == {call for call, (_, yes, _) in documented_calls().items() if yes}
+    assert all(key.startswith("runs/r1/") for _, key in s3_calls)
 
 
-def test_a_model_makes_exactly_the_calls_of_the_page_below_its_prefix_and_the_stacks_role_may_do_them(
-    proxy: S3Proxy, called: list[tuple[str, str]], tmp_path: Path
+def test_model_makes_the_documented_calls_and_the_role_may(
+    proxy: S3Proxy, s3_calls: list[tuple[str, str]], tmp_path: Path
 ) -> None:
-    """Probed, saved small and large, and refused in the middle."""
+    """Probe, save a small and a large model, and fail in the middle of an upload."""
     place = f"s3://{BUCKET}/models"
     probe(place, "r1")
     save(place, "r1", {"w": torch.zeros(3)}, METADATA, tmp_path)
@@ -124,18 +124,18 @@ def test_a_model_makes_exactly_the_calls_of_the_page_below_its_prefix_and_the_st
     proxy.faults.append(Fault("PUT .*partNumber=2", times=1, status=403, code="AccessDenied"))
     with pytest.raises(TrainerError, match="AccessDenied"):
         save(place, "r3", large, METADATA, tmp_path)
-    table = documented()
-    assert {call for call, _ in called} == {call for call, (_, _, yes) in table.items() if yes}
-    assert all(key.startswith("models/") for _, key in called)
+    table = documented_calls()
+    assert {call for call, _ in s3_calls} == {call for call, (_, _, yes) in table.items() if yes}
+    assert all(key.startswith("models/") for _, key in s3_calls)
     (objects, *_) = iam.model_writer(bucket_arn="b", prefix="models", key_arn="k", checkpoints=None)[
         "Statement"
     ]
     assert objects["Resource"] == "b/models/*"
-    assert {table[call][0] for call, _ in called} <= set(objects["Action"])
+    assert {table[call][0] for call, _ in s3_calls} <= set(objects["Action"])
 
 
-def test_the_example_of_a_policy_on_the_page_has_the_rights_of_its_table() -> None:
+def test_documented_policy_has_the_permissions_of_the_table() -> None:
     section = PAGE.split("\n## Rights in S3\n")[1].split("\n## ")[0]
     (example,) = re.findall(r"```json\n(.*?)```", section, re.DOTALL)
     granted = set(re.findall(r"\bs3:[A-Z]\w+", example))
-    assert granted == {right for right, checkpoints, _ in documented().values() if checkpoints}
+    assert granted == {right for right, checkpoints, _ in documented_calls().values() if checkpoints}

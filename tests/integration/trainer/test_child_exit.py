@@ -1,4 +1,4 @@
-"""What torchrun's last lines say of how a command ended, as a kubelet keeps them, is its exit code."""
+"""The operator reads a command's exit code from the last lines of torchrun's log, as the kubelet keeps them."""
 
 from __future__ import annotations
 
@@ -29,30 +29,32 @@ COMMANDS = [
     ("pyhton", ("train.py",), 127),
     ("./unset.sh", (), 126),
     ("no-such-program | cat; exit 5", (), 5),
-    # torchrun puts words of its own for these.
+    # torchrun replaces such variables itself.
     ("for local_rank in 4; do exit $local_rank; done", (), 4),
     ("kill -9 $$", (), 137),
 ]
 
 
 def programs() -> str:
-    """A PATH with torchrun."""
+    """Return a PATH with torchrun."""
     return f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
 
 @pytest.mark.parametrize(("typed", "args", "code"), COMMANDS, ids=[f"{c[0]}-{c[2]}" for c in COMMANDS])
-def test_the_exit_code_is_the_commands(typed: str, args: tuple[str, ...], code: int, tmp_path: Path) -> None:
+def test_exit_code_is_that_of_the_command(
+    typed: str, args: tuple[str, ...], code: int, tmp_path: Path
+) -> None:
     script = tmp_path / "unset.sh"
     script.write_text("#!/bin/sh\n")
     script.chmod(stat.S_IRUSR)
-    meeting = Rendezvous(
+    rendezvous = Rendezvous(
         backend=C10D, endpoint="localhost:0", id="one", size=Size(nodes=1, least=1, gpus=2), is_external=False
     )
-    built = build_command(typed, args, meeting, "torchrun")
+    built = build_command(typed, args, rendezvous, "torchrun")
     program, *words = [each.replace("$$", "$") for each in built.words]  # as the kubelet does
     assert program == "torchrun"
     environ = {**os.environ, **built.environment, "PATH": programs()}
-    # Files that may not be run are refused to root, too.
+    # Even root cannot execute a file without the permission.
     torchrun = ForkedProgram(["-m", "torch.distributed.run", *words], environ, directory=tmp_path)
     output, _ = torchrun.communicate(timeout=120)
     message = output.encode()[-KEPT_BYTES:].decode(errors="replace")
@@ -60,9 +62,9 @@ def test_the_exit_code_is_the_commands(typed: str, args: tuple[str, ...], code: 
     assert command_exit_code(1, message) == code, message
 
 
-def test_what_torchrun_does_not_tell_is_the_containers_own() -> None:
+def test_exit_code_without_torchruns_report_is_the_containers() -> None:
     for own in (None, 0, 1, 7, 137):
         assert command_exit_code(own, "") == own
     assert command_exit_code(143, "Root Cause (first observed failure):\n  exitcode  : 3 (pid: 1) \n") == 143
-    said = "[default0]:  File \"/x/subprocess_handler.py\", line 1\nFileNotFoundError: [Errno 2] 'data'\n"
-    assert command_exit_code(1, said) == 1, "the command's own traceback"
+    message = "[default0]:  File \"/x/subprocess_handler.py\", line 1\nFileNotFoundError: [Errno 2] 'data'\n"
+    assert command_exit_code(1, message) == 1, "the command's own traceback"

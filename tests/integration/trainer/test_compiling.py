@@ -1,4 +1,4 @@
-"""What compiles, how often, and that nothing which compiles is taken for a hang."""
+"""What compiles and how often. Compilation never counts as a hang."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ ALONE = World(0, 1, 0, 1, 1)
 CPU = torch.device("cpu")
 
 
-class Noted:
-    """A watch that writes down what it is told."""
+class RecordingWatch:
+    """A watch that records its phases."""
 
     def __init__(self) -> None:
         self.entered: list[tuple[str, bool]] = []
@@ -36,26 +36,26 @@ class Noted:
         self.entered.append((phase, long))
 
     def beat(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[None]:
-    """A process group of this process alone."""
+    """Create a process group of this process only."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
     yield
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
-def own_training(config: Config, watch: Noted, stop: Stop) -> Trainer:
-    """A compiled training of this process alone."""
+def create_compiled_trainer(config: Config, watch: RecordingWatch, stop: Stop) -> Trainer:
+    """Create a trainer of this process only, with compilation."""
     device, data = torch.device("cpu"), load("digits")
     return Trainer(config, ALONE, device, FP32, data, stop, cast(Watch, watch), compiled=True)
 
 
 @pytest.mark.usefixtures("group")
-def test_each_size_of_batch_compiles_once_and_has_the_long_limit_then(
+def test_each_batch_size_compiles_once_with_the_long_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graphs: list[int] = []
@@ -69,9 +69,9 @@ def test_each_size_of_batch_compiles_once_and_has_the_long_limit_then(
     monkeypatch.setattr("trainer.trainer.set_timeouts", lambda limit, _groups: timeouts.append(limit))
     torch._dynamo.reset()
     config = Config(compile="yes", epochs=3, batch_size=400, timeout_seconds=5, start_timeout_seconds=500)
-    watch, stop = Noted(), Stop(patience=20, phase=lambda: "")
-    training = own_training(config, watch, stop)
-    assert training.run(Observer())
+    watch, stop = RecordingWatch(), Stop(patience=20, phase=lambda: "")
+    trainer = create_compiled_trainer(config, watch, stop)
+    assert trainer.run(Observer())
     first_epoch = [
         ("compiling and the first step", True),  # 400 samples
         ("training", False),
@@ -82,12 +82,12 @@ def test_each_size_of_batch_compiles_once_and_has_the_long_limit_then(
     ]
     later = [("evaluation", False), ("training", False)] * 2
     assert watch.entered == first_epoch + later
-    assert graphs == [1, 3, 5], "each of them in a phase that has time"
+    assert graphs == [1, 3, 5], "each compilation is in a phase with the long limit"
     assert timeouts == [5, 500, 5, 500, 5] + [5] * 4
 
 
 @pytest.mark.usefixtures("group")
-def test_machine_without_a_compiler_trains_without_compile_or_refuses_at_once(
+def test_node_without_a_compiler_trains_uncompiled_or_refuses(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     from torch._inductor import config as inductor
@@ -103,27 +103,29 @@ def test_machine_without_a_compiler_trains_without_compile_or_refuses_at_once(
     torch._dynamo.reset()
     with pytest.raises(TrainerError, match=r"does not work here: .*compiler.*--compile no") as error:
         compile_check.is_compiled(Config(compile="yes"), ALONE, CPU)
-    assert error.value.code == Exit.CONFIGURATION, "which is not tried again"
+    assert error.value.code == Exit.CONFIGURATION, "a run with this code is not retried"
 
 
 @pytest.mark.usefixtures("group")
-def test_model_that_cannot_be_compiled_ends_the_run_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_that_cannot_be_compiled_ends_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_graph: Any, _examples: Any) -> Any:
         raise ValueError("no kernel for this")
 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=broken))
     torch._dynamo.reset()
-    training = own_training(Config(compile="yes"), Noted(), Stop(patience=20, phase=lambda: ""))
+    trainer = create_compiled_trainer(
+        Config(compile="yes"), RecordingWatch(), Stop(patience=20, phase=lambda: "")
+    )
     with (
         pytest.raises(TrainerError, match="no kernel for this") as error,
         compile_check.report_compile_errors(),
     ):
-        training.run(Observer())
+        trainer.run(Observer())
     assert error.value.code == Exit.CONFIGURATION
 
 
 @pytest.mark.parametrize(("setting", "device"), [("no", "cuda"), ("auto", "cpu")])
-def test_training_that_does_not_compile_tries_nothing(
+def test_run_without_compile_does_not_try_the_compiler(
     setting: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compile_check, "try_compile", lambda _device: pytest.fail("tried"))

@@ -1,4 +1,4 @@
-"""How a pod ends when something is wrong: one clear line and its exit code."""
+"""How a pod ends after an error: one error line and its exit code."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.trainer
 Operator = Callable[[int], list[dict[str, str]]]
 
 
-def test_world_that_differs_from_the_promise_ends_with_20(start: Start, operator: Operator) -> None:
+def test_world_that_differs_from_the_expected_ends_with_20(start: Start, operator: Operator) -> None:
     ended = start(**operator(1)[0], TRAINYARD_EXPECTED_NODES="4", TRAINYARD_PROCESSES_PER_NODE="1").end()
     assert ended.code == Exit.WORLD_SIZE, ended.output
-    said = "expected 4 nodes x 1 processes, found 1 nodes x 1 processes, 1 in all"
+    message = "expected 4 nodes x 1 processes, found 1 nodes x 1 processes, 1 in all"
     lines = ended.output.splitlines()
-    assert f"world: {said}" in lines
-    assert f"error: the world is not as expected: {said}" in lines
+    assert f"world: {message}" in lines
+    assert f"error: the world is not as expected: {message}" in lines
     assert "Traceback" not in ended.output
 
 
@@ -56,31 +56,31 @@ def test_nodes_with_different_settings_end_with_2_and_name_them(start: Start, op
     nodes = [start.fork(*own, **environ) for environ, own in zip(operator(2), words, strict=True)]
     ended = [node.end() for node in nodes]
     assert [node.code for node in ended] == [Exit.CONFIGURATION] * 2, [node.output for node in ended]
-    said = (
+    message = (
         "error: the processes differ in their settings: batch_size: 64 in process 0, 32 in process 1; "
         "seed: 3 in process 0, 4 in process 1; they must be the same in all"
     )
-    assert said in ended[0].output.splitlines()
-    assert "the processes differ" not in ended[1].output, "it is said once"
+    assert message in ended[0].output.splitlines()
+    assert "the processes differ" not in ended[1].output, "only one process logs it"
     assert "error: process 0 could not go on; its log says why" in ended[1].output.splitlines()
     assert not any("Traceback" in node.output for node in ended)
 
 
 def test_nodes_with_different_data_end_with_22(start: Start, operator: Operator, tmp_path: Path) -> None:
-    for machine, seed in enumerate((b"one book ", b"another book ")):
-        (tmp_path / str(machine)).mkdir()
-        (tmp_path / str(machine) / "meta.json").write_text('{"dtype": "uint8", "vocabulary": 256}')
+    for node, seed in enumerate((b"one book ", b"another book ")):
+        (tmp_path / str(node)).mkdir()
+        (tmp_path / str(node) / "meta.json").write_text('{"dtype": "uint8", "vocabulary": 256}')
         for name in ("train.bin", "val.bin"):
-            (tmp_path / str(machine) / name).write_bytes(seed * 60)
+            (tmp_path / str(node) / name).write_bytes(seed * 60)
     nodes = [
-        start.fork("--model", "gpt-tiny", **environ, TRAINYARD_DATA=str(tmp_path / str(machine)))
-        for machine, environ in enumerate(operator(2))
+        start.fork("--model", "gpt-tiny", **environ, TRAINYARD_DATA=str(tmp_path / str(node)))
+        for node, environ in enumerate(operator(2))
     ]
     ended = [node.end() for node in nodes]
     assert [node.code for node in ended] == [Exit.DATA] * 2, [node.output for node in ended]
     assert "error: the processes differ in their data: sha256: " in ended[0].output
     assert "train_samples: 8 in process 0, 12 in process 1" in ended[0].output
-    assert "the processes differ" not in ended[1].output, "it is said once"
+    assert "the processes differ" not in ended[1].output, "only one process logs it"
 
 
 def test_unwritable_model_place_ends_with_23_before_a_step(
@@ -93,11 +93,11 @@ def test_unwritable_model_place_ends_with_23_before_a_step(
     ]
     first, second = (node.end() for node in nodes)
     assert (first.code, second.code) == (Exit.SAVE, Exit.SAVE), first.output + second.output
-    told = f"error: model_uri: cannot save {tmp_path}/file/run/model.pt: Not a directory. Use a place that"
-    assert sum(line.startswith(told) for line in first.output.splitlines()) == 1
+    message = f"error: model_uri: cannot save {tmp_path}/file/run/model.pt: Not a directory. Use a place that"
+    assert sum(line.startswith(message) for line in first.output.splitlines()) == 1
     assert "error: process 0 could not go on; its log says why" in second.output.splitlines()
     rest = [line for line in second.output.splitlines() if not line.startswith("log: can't write the copy ")]
-    assert str(tmp_path) not in "\n".join(rest), "it is said once"
+    assert str(tmp_path) not in "\n".join(rest), "only one process logs it"
     for ended in (first, second):
         assert "model=" not in ended.output
         assert "Traceback" not in ended.output
@@ -105,7 +105,7 @@ def test_unwritable_model_place_ends_with_23_before_a_step(
 
 
 def test_abort_at_interpreter_exit_leaves_the_run_succeeded(start: Start, tmp_path: Path) -> None:
-    """Threads of torch may abort an interpreter that ends; here something else does, each time."""
+    """Threads of torch may abort the interpreter at its exit; the test forces an abort."""
     (tmp_path / "sitecustomize.py").write_text(
         "import atexit, os\nif 'LOCAL_RANK' in os.environ: atexit.register(os.abort)\n"
     )
@@ -120,11 +120,11 @@ def test_stopped_pod_ends_soon_with_24_and_its_step(start: Start) -> None:
     assert node.process.stdout is not None
     while not node.process.stdout.readline().startswith("step="):
         assert node.process.poll() is None
-    began = time.monotonic()
+    start_time = time.monotonic()
     node.process.send_signal(signal.SIGTERM)
-    ended = node.end()  # returns only when no process holds the output open any more
+    ended = node.end()  # returns after all processes have closed the output
     assert ended.code == Exit.STOPPED, ended.output
     assert re.search(
         r"^result=stopped reason=SIGTERM steps=\d+ position=\d+ checkpoint=none$", ended.output, re.M
     )
-    assert time.monotonic() - began < 25
+    assert time.monotonic() - start_time < 25

@@ -1,4 +1,4 @@
-"""The language model against a second one in plain numpy, against published sizes, and against torch's own counts."""
+"""The language model against a reference in numpy, the published sizes, and torch's counts of operations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Models as small as these are slower on several threads, and many times so on a machine that is busy."""
+    """Use one thread: small models are slower on several threads, above all on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -36,7 +36,7 @@ def small() -> GPT:
     torch.manual_seed(0)
     network = GPT(SMALL, vocabulary=50).double()
     network.initialise()
-    with torch.no_grad():  # biases and norms too, so that none of them can be forgotten
+    with torch.no_grad():  # change biases and norms, too, so that the test covers them
         for parameter in network.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
     return network
@@ -56,7 +56,7 @@ def batch(*shape: int, vocabulary: int = 50) -> tuple[torch.Tensor, torch.Tensor
 
 
 def reference(network: GPT, tokens: list[int]) -> Array:
-    """GPT-2's scores of one sequence, token by token and head by head."""
+    """Compute GPT-2's scores of one sequence, token by token and head by head."""
     state = {name: value.detach().double().numpy() for name, value in network.state_dict().items()}
 
     def norm(x: Array, name: str) -> Array:
@@ -84,14 +84,14 @@ def reference(network: GPT, tokens: list[int]) -> Array:
     return norm(x, "norm") @ state["embedding.weight"].T
 
 
-def test_scores_and_loss_are_those_of_a_model_in_plain_numpy(small: GPT) -> None:
+def test_scores_and_loss_match_the_numpy_reference(small: GPT) -> None:
     inputs, targets = batch(2, 10)
     expected = np.stack([reference(small, row.tolist()) for row in inputs])
     np.testing.assert_allclose(small.scores(inputs).detach().numpy(), expected, rtol=1e-9, atol=1e-11)
     likelihood = expected - np.log(np.exp(expected).sum(-1, keepdims=True))
     loss = -np.take_along_axis(likelihood, targets.numpy()[..., None], -1).sum()
     correct = int((expected.argmax(-1) == targets.numpy()).sum())
-    # Targets that the model names, so that the count is not 0 by chance.
+    # The model's own predictions as targets, so that the count is not 0.
     named = torch.from_numpy(expected.argmax(-1))
     small.eval()
     found, sums = small(inputs, targets)
@@ -100,7 +100,7 @@ def test_scores_and_loss_are_those_of_a_model_in_plain_numpy(small: GPT) -> None
     assert small(inputs, named)[1][1] == 20
 
 
-def test_training_leaves_out_the_count_that_would_read_all_scores_again(small: GPT) -> None:
+def test_training_mode_skips_the_count_of_correct_tokens(small: GPT) -> None:
     inputs, targets = batch(2, 10)
     loss, sums = small.train()(inputs, targets)
     assert sums.dtype == torch.float64
@@ -119,13 +119,13 @@ def test_training_leaves_out_the_count_that_would_read_all_scores_again(small: G
         ("gpt-1558M", 1_557_611_200),
     ],
 )
-def test_the_models_are_as_large_as_the_published_ones(name: str, parameters: int) -> None:
+def test_models_have_the_published_sizes(name: str, parameters: int) -> None:
     with torch.device("meta"):
         network = GPT(PRESETS[name], vocabulary=50257)
     assert sum(each.numel() for each in network.parameters()) == parameters
 
 
-def test_every_model_that_settings_offer_is_there_and_stands_on_the_page() -> None:
+def test_every_model_of_the_settings_exists_and_is_documented() -> None:
     assert tuple(PRESETS) == TOKEN_MODELS
     page = (ROOT / "docs" / "workloads.md").read_text()
     for name, shape in PRESETS.items():
@@ -136,7 +136,7 @@ def test_every_model_that_settings_offer_is_there_and_stands_on_the_page() -> No
         assert row in page
 
 
-def test_operations_are_nanogpts_count_and_near_to_torchs() -> None:
+def test_operations_match_nanogpt_and_are_close_to_torch() -> None:
     shape = PRESETS["gpt-124M"]
     with torch.device("meta"):
         network = GPT(shape, vocabulary=50304)
@@ -150,15 +150,15 @@ def test_operations_are_nanogpts_count_and_near_to_torchs() -> None:
     # 6 x 123,689,472 weights without positions, and 12 x 12 layers x 768 x 1024.
     assert flops_per_token(parameters, shape) == 742_136_832 + 113_246_208
     ratio = counter.get_total_flops() / (1024 * flops_per_token(parameters, shape))
-    assert 0.97 < ratio < 1.06  # what is counted of attention depends on the kernel
+    assert 0.97 < ratio < 1.06  # the count of attention depends on the kernel
 
 
-def test_the_first_weights_are_gpt2s(corpus: LanguageModel) -> None:
+def test_initial_weights_follow_gpt2(corpus: LanguageModel) -> None:
     torch.manual_seed(5)
     network = GPT(Shape(layers=8, heads=2, width=128, sequence=64), vocabulary=256)
     with torch.no_grad():
         for parameter in network.parameters():
-            parameter.fill_(math.nan)  # as memory that nobody has written
+            parameter.fill_(math.nan)  # as uninitialised memory
     network.initialise()
     for name, value in network.named_parameters():
         if name.endswith("bias"):
@@ -170,23 +170,23 @@ def test_the_first_weights_are_gpt2s(corpus: LanguageModel) -> None:
             assert value.std().item() == pytest.approx(0.02 / 4 if adds else 0.02, rel=0.05), name
 
 
-def test_a_new_model_depends_on_the_seed_alone_and_knows_nothing(corpus: LanguageModel) -> None:
+def test_new_model_depends_on_the_seed_only(corpus: LanguageModel) -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
     first = load("corpus")
-    assert torch.equal(torch.get_rng_state(), before)  # to count its weights draws none
+    assert torch.equal(torch.get_rng_state(), before)  # counting the weights draws no random numbers
     torch.manual_seed(1)
     one = first.model()
     torch.manual_seed(1)
     two = corpus.model()
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     assert sum(each.numel() for each in one.parameters()) == first.parameters
-    assert len(one.state_dict()) == len(list(one.parameters()))  # the embedding is kept once
+    assert len(one.state_dict()) == len(list(one.parameters()))  # the tied embedding appears once
     sums = one(*first.batch(np.arange(8), "train"))[1]
     assert sums[0] / sums[2] == pytest.approx(math.log(256), abs=0.05)
 
 
-def test_shares_and_micro_batches_change_no_gradient_and_empty_ones_give_none(corpus: LanguageModel) -> None:
+def test_gradient_is_independent_of_shares_and_micro_batches(corpus: LanguageModel) -> None:
     network = corpus.model().double()
     indices = np.arange(5)
 
@@ -205,7 +205,7 @@ def test_shares_and_micro_batches_change_no_gradient_and_empty_ones_give_none(co
     assert not nothing.any()
 
 
-def test_the_network_compiles_whole_in_training_and_in_evaluation(small: GPT) -> None:
+def test_network_compiles_fullgraph_in_training_and_evaluation(small: GPT) -> None:
     compiled = torch.compile(small, fullgraph=True, backend="eager")
     for training in (True, False):
         small.train(training)
@@ -214,7 +214,7 @@ def test_the_network_compiles_whole_in_training_and_in_evaluation(small: GPT) ->
             assert torch.allclose(compiled(inputs, targets)[1], small(inputs, targets)[1])
 
 
-def test_a_loss_is_summed_in_32_bits_whatever_the_weights_are(small: GPT) -> None:
+def test_loss_is_summed_in_float32_for_any_weight_type(small: GPT) -> None:
     small.float()
     inputs, targets = batch(2, 10)
     exact = small(inputs, targets)[0]
@@ -226,7 +226,7 @@ def test_a_loss_is_summed_in_32_bits_whatever_the_weights_are(small: GPT) -> Non
         assert loss.item() == pytest.approx(exact.item(), rel=0.02)
 
 
-def test_a_few_steps_on_the_corpus_teach_which_bytes_are_frequent(corpus: LanguageModel) -> None:
+def test_few_steps_on_the_corpus_learn_byte_frequencies(corpus: LanguageModel) -> None:
     torch.manual_seed(0)
     network = corpus.model()
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.001)
@@ -240,6 +240,6 @@ def test_a_few_steps_on_the_corpus_teach_which_bytes_are_frequent(corpus: Langua
         sums = network(*corpus.batch(np.arange(64), "test"))[1]
     counts = np.bincount(corpus.batch(np.arange(64), "test")[1].flatten().numpy())
     shares = counts[counts > 0] / counts.sum()
-    # Better than who knows each byte's frequency in the very text, which is more than an untrained model can do.
+    # Better than a prediction from the byte frequencies of this text.
     assert sums[0] / sums[2] < -(shares * np.log(shares)).sum()
     assert sums[1] / sums[2] > shares.max()

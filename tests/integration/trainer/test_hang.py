@@ -1,4 +1,4 @@
-"""A process that does not come on: who notices, what is written down, and how it ends."""
+"""A process that makes no progress: its detection, its dumps and its exit."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.trainer
 
 
 @pytest.fixture
-def watched() -> Any:
-    """`watched(limit)`: a Watch that has begun, and the ends that it would have made."""
+def create_watch() -> Any:
+    """`create_watch(limit)`: a started Watch, and the list of its calls of `leave` and `last`."""
     watches: list[Watch] = []
 
     def make(limit: float = 0.2, directory: Path | None = None) -> tuple[Watch, list[tuple[Any, ...]]]:
@@ -46,10 +46,10 @@ def watched() -> Any:
         watch.close()
 
 
-def test_a_long_phase_has_time_and_a_short_one_that_stands_still_ends_the_process(
-    watched: Callable[..., tuple[Watch, list[tuple[Any, ...]]]], tmp_path: Path
+def test_long_phase_has_time_and_a_stalled_short_one_ends(
+    create_watch: Callable[..., tuple[Watch, list[tuple[Any, ...]]]], tmp_path: Path
 ) -> None:
-    watch, ends = watched(directory=tmp_path / "dumps")
+    watch, ends = create_watch(directory=tmp_path / "dumps")
     watch.enter("first step", long=True)
     time.sleep(0.8)
     assert not ends
@@ -81,13 +81,13 @@ def test_watch_with_late_polls_counts_two_polls_at_most(late: int) -> None:
     watch._ended = ended = Late()
     watch.start()
     wait_for(lambda: ends)
-    assert ended.polls == 2, "four on time"
+    assert ended.polls == 2, "punctual polls would be four"
 
 
-def test_a_loop_that_comes_on_is_left_alone(
-    watched: Callable[..., tuple[Watch, list[tuple[Any, ...]]]],
+def test_watch_of_a_loop_with_progress_ends_nothing(
+    create_watch: Callable[..., tuple[Watch, list[tuple[Any, ...]]]],
 ) -> None:
-    watch, ends = watched(limit=2.0)
+    watch, ends = create_watch(limit=2.0)
     watch.enter("step")
     for _ in range(30):
         time.sleep(0.1)
@@ -96,10 +96,10 @@ def test_a_loop_that_comes_on_is_left_alone(
     assert watch.phase == "step"
 
 
-def test_a_watch_that_is_closed_ends_nothing(
-    watched: Callable[..., tuple[Watch, list[tuple[Any, ...]]]],
+def test_closed_watch_ends_nothing(
+    create_watch: Callable[..., tuple[Watch, list[tuple[Any, ...]]]],
 ) -> None:
-    watch, ends = watched()
+    watch, ends = create_watch()
     watch.enter("step")
     watch.close()
     time.sleep(0.6)
@@ -107,21 +107,21 @@ def test_a_watch_that_is_closed_ends_nothing(
 
 
 @pytest.mark.parametrize("directory", [None, "in the way"])
-def test_without_a_directory_the_stacks_are_told_on_stderr(
+def test_stacks_without_a_directory_go_to_stderr(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], directory: str | None
 ) -> None:
     if directory is not None:
         (tmp_path / directory).write_text("a file")
     write_dumps(tmp_path / directory if directory else None, 1)
-    told = capfd.readouterr().err
-    assert "most recent call first" in told
-    assert ("rank 1 can't write to" in told) == (directory is not None)
+    stderr = capfd.readouterr().err
+    assert "most recent call first" in stderr
+    assert ("rank 1 can't write to" in stderr) == (directory is not None)
 
 
-def test_a_recorder_that_cannot_be_asked_is_told_in_one_line_and_the_others_are_written(
+def test_failed_recorder_is_one_warning_and_others_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Another version of torch knows other words: pybind11 says then, on several lines, which ones."""
+    """Another version of torch may have other parameters: pybind11 then lists them on several lines."""
 
     def dump(backend: str, **_: object) -> bytes:
         if backend == "gloo":
@@ -133,8 +133,8 @@ def test_a_recorder_that_cannot_be_asked_is_told_in_one_line_and_the_others_are_
     monkeypatch.setattr(c10d, "_dump_fr_trace", dump)
     monkeypatch.delattr(c10d, "_dump_nccl_trace", raising=False)
     write_dumps(tmp_path, 3)
-    said = "_dump_fr_trace(): incompatible function arguments. Supported are:"
-    expected = f"warning: rank 3: no flight recorder of gloo: TypeError: {said}"
+    first_line = "_dump_fr_trace(): incompatible function arguments. Supported are:"
+    expected = f"warning: rank 3: no flight recorder of gloo: TypeError: {first_line}"
     assert capfd.readouterr().err.splitlines() == [expected]
     assert sorted(each.name for each in tmp_path.iterdir()) == ["flight_nccl_3", "stacks_3"]
     monkeypatch.delattr(c10d, "_dump_fr_trace")
@@ -142,7 +142,7 @@ def test_a_recorder_that_cannot_be_asked_is_told_in_one_line_and_the_others_are_
     assert capfd.readouterr().err.count("AttributeError") == 2
 
 
-def test_nccls_own_dumps_go_where_these_do(
+def test_nccl_dumps_go_to_the_same_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"):
@@ -158,10 +158,10 @@ def test_nccls_own_dumps_go_where_these_do(
 
 
 def test_torch_timeouts_differ_from_other_errors() -> None:
-    """The store's words as torch says them; gloo's were seen by a collective that one process did not enter."""
+    """The store's messages come from torch; gloo's was logged by a collective that one process did not enter."""
     store = dist.TCPStore("127.0.0.1", 0, 1, True, timedelta(seconds=1))
     with pytest.raises(RuntimeError) as waiting:
-        store.get("nobody sets this")
+        store.get("missing")
     assert timed_out(waiting.value)
     with pytest.raises(RuntimeError) as joining:
         dist.TCPStore("127.0.0.1", 0, 2, True, timedelta(seconds=1))

@@ -1,4 +1,4 @@
-"""Digits, IDX files and the network for them, and what is said about files that are missing or damaged."""
+"""Digits, IDX files, their network, and the errors for missing and damaged files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def idx(array: np.ndarray) -> bytes:
 
 @pytest.fixture
 def mnist(tmp_path: Path) -> Path:
-    """Thirty images to learn from and ten for the test, of random pixels, in MNIST's form."""
+    """Thirty training and ten test images of random pixels, in MNIST's format."""
     random = np.random.default_rng(0)
     for count, (images, labels) in ((30, MNIST_FILES[:2]), (10, MNIST_FILES[2:])):
         (tmp_path / images).write_bytes(idx(random.integers(0, 256, (count, 28, 28))))
@@ -42,14 +42,14 @@ def mnist(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def refused(source: str) -> str:
+def load_error(source: str) -> str:
     with pytest.raises(TrainerError) as caught:
         load(source)
     assert caught.value.code == Exit.DATA
     return str(caught.value)
 
 
-def test_digits_are_all_there_and_split_by_class() -> None:
+def test_digits_are_complete_and_split_by_class() -> None:
     data = load("digits")
     assert len(data.train) + len(data.test) == 1797
     assert data.image_size == 8
@@ -59,24 +59,24 @@ def test_digits_are_all_there_and_split_by_class() -> None:
         assert test / (train + test) == pytest.approx(0.2, abs=0.01)
 
 
-def test_digits_are_the_ones_that_scikit_learn_loads() -> None:
+def test_digits_have_the_class_counts_of_scikit_learn() -> None:
     data = load("digits")
-    # Known facts of the set: sum of all values and images per class (the set's own description).
+    # The number of images per class, from the dataset's description.
     labels = np.concatenate([data.train.labels, data.test.labels])
     assert np.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
 
 
-def test_the_same_split_every_time() -> None:
+def test_split_of_digits_is_deterministic() -> None:
     assert load("digits").digest == DIGEST
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=200), st.integers(0, 2**32))
-def test_a_split_puts_every_index_on_exactly_one_side(labels: list[int], seed: int) -> None:
+def test_split_puts_every_index_on_exactly_one_side(labels: list[int], seed: int) -> None:
     train, test = stratified_split(np.array(labels, np.uint8), 0.2, seed)
     assert sorted([*train.tolist(), *test.tolist()]) == list(range(len(labels)))
 
 
-def test_mnist_files_are_read_plain_and_gzipped_alike(mnist: Path) -> None:
+def test_mnist_files_load_plain_and_gzipped(mnist: Path) -> None:
     plain = load(str(mnist))
     assert (len(plain.train), len(plain.test), plain.image_size, plain.train.white) == (30, 10, 28, 255)
     assert plain.train.labels.tolist() == [index % 10 for index in range(30)]
@@ -86,7 +86,7 @@ def test_mnist_files_are_read_plain_and_gzipped_alike(mnist: Path) -> None:
     assert load(str(mnist)).digest == plain.digest
 
 
-def test_a_changed_pixel_changes_the_digest(mnist: Path) -> None:
+def test_changed_pixel_changes_the_digest(mnist: Path) -> None:
     before = load(str(mnist)).digest
     raw = bytearray((mnist / MNIST_FILES[2]).read_bytes())
     raw[-1] ^= 1
@@ -94,17 +94,17 @@ def test_a_changed_pixel_changes_the_digest(mnist: Path) -> None:
     assert load(str(mnist)).digest != before
 
 
-def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
-    assert f"{tmp_path / 'none'} is not a directory" in refused(str(tmp_path / "none"))
+def test_missing_directory_is_named(tmp_path: Path) -> None:
+    assert f"{tmp_path / 'none'} is not a directory" in load_error(str(tmp_path / "none"))
 
 
-def test_a_missing_file_is_named(mnist: Path) -> None:
+def test_missing_file_is_named(mnist: Path) -> None:
     (mnist / MNIST_FILES[3]).unlink()
-    assert f"{mnist / MNIST_FILES[3]} is missing, and so is {MNIST_FILES[3]}.gz" in refused(str(mnist))
+    assert f"{mnist / MNIST_FILES[3]} is missing, and so is {MNIST_FILES[3]}.gz" in load_error(str(mnist))
 
 
 @pytest.mark.parametrize(
-    ("file", "damage", "said"),
+    ("file", "damage", "reason"),
     [
         (0, lambda raw: b"", "begins with nothing; an IDX file of bytes must begin with 00000803"),
         (0, lambda raw: raw[:10], "must begin with 00000803"),
@@ -121,24 +121,24 @@ def test_a_missing_file_is_named(mnist: Path) -> None:
         (1, lambda raw: raw[:-1] + b"\x0a", "has the label 10; it must be 0 to 9"),
     ],
 )
-def test_a_damaged_file_is_named_with_what_was_found_and_expected(
-    mnist: Path, file: int, damage: Callable[[bytes], bytes], said: str
+def test_damaged_file_is_named_with_found_and_expected(
+    mnist: Path, file: int, damage: Callable[[bytes], bytes], reason: str
 ) -> None:
     path = mnist / MNIST_FILES[file]
     path.write_bytes(damage(path.read_bytes()))
-    message = refused(str(mnist))
+    message = load_error(str(mnist))
     assert str(path) in message
-    assert said in message
+    assert reason in message
 
 
 @pytest.mark.parametrize(
     "damage", [lambda raw: raw[:-9], lambda raw: b"no gzip", lambda raw: raw[:20] + b"\xff" * 20]
 )
-def test_a_damaged_gzip_file_is_named(mnist: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_damaged_gzip_file_is_named(mnist: Path, damage: Callable[[bytes], bytes]) -> None:
     path = mnist / f"{MNIST_FILES[0]}.gz"
     path.write_bytes(damage(gzip.compress((mnist / MNIST_FILES[0]).read_bytes())))
     (mnist / MNIST_FILES[0]).unlink()
-    assert f"{path} is damaged" in refused(str(mnist))
+    assert f"{path} is damaged" in load_error(str(mnist))
 
 
 @pytest.fixture(scope="module")
@@ -146,30 +146,30 @@ def digits() -> ImageClassification:
     return ImageClassification(load("digits"))
 
 
-def test_a_batch_holds_the_pixels_and_labels_of_its_indices(digits: ImageClassification) -> None:
+def test_batch_has_the_pixels_and_labels_of_its_indices(digits: ImageClassification) -> None:
     for split, part in (("train", digits.data.train), ("test", digits.data.test)):
         pixels, labels = digits.batch(np.array([5, 3, 5]), split)  # type: ignore[arg-type]
         assert pixels.dtype == torch.uint8
         assert torch.equal(pixels, torch.from_numpy(part.pixels[[5, 3, 5]]))
         assert labels.tolist() == part.labels[[5, 3, 5]].tolist()
-    pixels.zero_()  # a batch's memory is its own
+    pixels.zero_()  # a batch does not share memory with the data
     assert digits.batch(np.array([5]), "test")[0].any()
 
 
-def test_the_weights_are_those_of_the_first_release_bit_by_bit(digits: ImageClassification) -> None:
+def test_weights_are_bitwise_those_of_the_first_release(digits: ImageClassification) -> None:
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    ImageClassification(digits.data)  # draws nothing
+    ImageClassification(digits.data)  # draws no random numbers
     assert torch.equal(torch.get_rng_state(), before)
     ours = digits.model().state_dict()
     assert list(ours) == [f"{part}.{end}" for part in LAYERS for end in ("weight", "bias")]
-    # What the first release drew with this seed.
+    # The weights of the first release with this seed.
     assert ours["features.0.weight"].flatten()[:2].tolist() == FIRST_WEIGHTS
     assert digits.parameters == sum(each.numel() for each in ours.values())
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_loss_and_sums_are_those_of_the_scores(digits: ImageClassification, training: bool) -> None:
+def test_loss_and_sums_match_the_scores(digits: ImageClassification, training: bool) -> None:
     network = digits.model().train(training)
     pixels, labels = digits.batch(np.arange(40), "train")
     loss, sums = network(pixels, labels)
@@ -180,7 +180,7 @@ def test_loss_and_sums_are_those_of_the_scores(digits: ImageClassification, trai
     assert not sums.requires_grad
 
 
-def test_shares_and_micro_batches_change_no_gradient_and_empty_ones_give_none(
+def test_gradient_is_independent_of_shares_and_micro_batches(
     digits: ImageClassification,
 ) -> None:
     network = digits.model().double()
@@ -199,7 +199,7 @@ def test_shares_and_micro_batches_change_no_gradient_and_empty_ones_give_none(
     assert not gradient([indices[:0]]).any()
 
 
-def test_a_loss_is_summed_in_32_bits_whatever_the_weights_are(digits: ImageClassification) -> None:
+def test_loss_is_summed_in_float32_for_any_weight_type(digits: ImageClassification) -> None:
     network, batch = digits.model(), digits.batch(np.arange(40), "train")
     exact = network(*batch)[0]
     half = network.bfloat16()(*batch)[0]
@@ -207,13 +207,13 @@ def test_a_loss_is_summed_in_32_bits_whatever_the_weights_are(digits: ImageClass
     assert half.item() == pytest.approx(exact.item(), rel=0.02)
 
 
-def test_the_network_compiles_whole(digits: ImageClassification) -> None:
+def test_network_compiles_fullgraph(digits: ImageClassification) -> None:
     network, batch = digits.model(), digits.batch(np.arange(9), "train")
     compiled = torch.compile(network, fullgraph=True, backend="eager")
     assert torch.allclose(compiled(*batch)[1], network(*batch)[1])
 
 
-def test_operations_are_counted_as_torch_counts_them_and_weights_as_the_page_says(mnist: Path) -> None:
+def test_operations_match_torch_and_weights_match_the_page(mnist: Path) -> None:
     page = (ROOT / "docs" / "workloads.md").read_text()
     for data in (load("digits"), load(str(mnist))):
         workload = ImageClassification(data)
@@ -223,7 +223,7 @@ def test_operations_are_counted_as_torch_counts_them_and_weights_as_the_page_say
         assert workload.flops_per_sample == 3 * counter.get_total_flops()
 
 
-def test_the_description_tells_source_digest_and_sizes(digits: ImageClassification) -> None:
+def test_description_has_source_digest_and_sizes(digits: ImageClassification) -> None:
     sizes = {"train": 1438, "test": 359, "imageSize": 8}
     assert digits.describe() == {"source": "digits", "sha256": DIGEST, **sizes}
     assert (digits.train_samples, digits.test_samples, digits.units_per_sample) == (1438, 359, 1)

@@ -1,4 +1,4 @@
-"""The thread that makes the next steps: the same samples, in order, never too many, and no end that is lost."""
+"""The prefetcher's thread: all samples in order, a bounded number of steps ahead, and no lost error."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def step(number: int) -> Step:
     return Step(1, 1, number, ((torch.tensor([number]), torch.tensor([number])),))
 
 
-def until(reached: threading.Event) -> None:
+def wait_for_event(reached: threading.Event) -> None:
     assert reached.wait(LIMIT_SECONDS)
 
 
-def test_all_processes_together_get_the_cursors_steps_to_the_end(digits: Workload) -> None:
+def test_shares_of_all_processes_make_the_cursors_steps(digits: Workload) -> None:
     cursor, size = Cursor(digits.train_samples, 5, 64), 3
     start = 1438 - 64 - 30
     plans = [training_steps(digits, cursor, world(rank, size), 10, start, 3) for rank in range(size)]
-    together = zip(*(Prefetcher(plan, CPU) for plan in plans), strict=True)
+    steps_of_all = zip(*(Prefetcher(plan, CPU) for plan in plans), strict=True)
     position = start
-    for shares in together:
+    for shares in steps_of_all:
         batch = cursor.batch(position)
         assert {(each.epoch, each.samples, each.end) for each in shares} == {
             (batch.epoch, len(batch.indices), batch.end)
@@ -59,16 +59,14 @@ def test_all_processes_together_get_the_cursors_steps_to_the_end(digits: Workloa
     assert position == 1438 + 64  # 64 and 30 to the end of the first epoch, 64 of the second
 
 
-def test_a_process_without_a_share_gets_one_empty_part(digits: Workload) -> None:
+def test_process_without_a_share_gets_one_empty_part(digits: Workload) -> None:
     (found,) = training_steps(digits, Cursor(1438, 0, 2), world(2, 3), 10, 0, 1)
     assert found.samples == 2
     assert [len(labels) for _, labels in found.parts] == [0]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_an_evaluation_has_every_test_sample_once_and_as_many_steps_in_every_process(
-    digits: Workload, size: int
-) -> None:
+def test_evaluation_has_every_sample_once_in_equal_step_counts(digits: Workload, size: int) -> None:
     plans = [list(evaluation_steps(digits, world(rank, size), 50)) for rank in range(size)]
     assert {len(plan) for plan in plans} == {-(-359 // (50 * size))}
     assert all(len(each.parts) == 1 and len(each.parts[0][1]) <= 50 for plan in plans for each in plan)
@@ -77,14 +75,14 @@ def test_an_evaluation_has_every_test_sample_once_and_as_many_steps_in_every_pro
     assert sum(each.samples for each in plans[0]) == 359
 
 
-def test_steps_come_in_order_and_then_no_more() -> None:
+def test_prefetcher_yields_steps_in_order_and_ends() -> None:
     with Prefetcher((step(number) for number in range(50)), CPU) as steps:
         assert [each.end for each in steps] == list(range(50))
         with pytest.raises(StopIteration):
             next(steps)
 
 
-def test_not_more_steps_are_made_ahead_than_asked_for() -> None:
+def test_prefetcher_makes_at_most_the_set_steps_ahead() -> None:
     made: list[int] = []
     enough = threading.Event()
 
@@ -96,7 +94,7 @@ def test_not_more_steps_are_made_ahead_than_asked_for() -> None:
             yield step(number)
 
     with Prefetcher(plan(), CPU, ahead=3) as steps:
-        until(enough)  # three are ready and the fourth waits for its place
+        wait_for_event(enough)  # three are ready; the fourth waits for space
         time.sleep(0.05)
         assert made == [0, 1, 2, 3]
         next(steps)
@@ -108,7 +106,7 @@ def test_not_more_steps_are_made_ahead_than_asked_for() -> None:
         assert made == [0, 1, 2, 3, 4]
 
 
-def test_an_error_reaches_the_loop_in_its_place() -> None:
+def test_prefetcher_raises_an_error_at_its_step() -> None:
     error = TrainerError(Exit.DATA, "data: damaged")
 
     def plan() -> Iterator[Step]:
@@ -124,43 +122,43 @@ def test_an_error_reaches_the_loop_in_its_place() -> None:
             assert caught.value is error
 
 
-def test_an_end_in_the_middle_stops_the_thread_that_waits_for_a_place() -> None:
+def test_prefetcher_closed_early_stops_its_waiting_thread() -> None:
     full = threading.Event()
 
     def plan() -> Iterator[Step]:
         for number in range(10**9):
-            if number == 1:  # the place is taken by the one before
+            if number == 1:  # the step before fills the queue
                 full.set()
             yield step(number)
 
     with Prefetcher(plan(), CPU, ahead=1) as steps:
-        until(full)
+        wait_for_event(full)
         thread = steps._thread
         assert thread.is_alive()
     assert not thread.is_alive()
 
 
-def test_a_thread_that_hangs_in_a_read_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefetcher_close_does_not_wait_for_a_hanging_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.data.CLOSE_SECONDS", 0.05)
-    begun, release = threading.Event(), threading.Event()
+    started, release = threading.Event(), threading.Event()
 
     def plan() -> Iterator[Step]:
-        begun.set()
+        started.set()
         release.wait(LIMIT_SECONDS)
         yield step(0)
 
     steps = Prefetcher(plan(), CPU)
-    until(begun)
-    began = time.monotonic()
+    wait_for_event(started)
+    start = time.monotonic()
     steps.__exit__()
-    assert time.monotonic() - began < LIMIT_SECONDS / 2
-    assert steps._thread.daemon  # so that it does not keep the process
+    assert time.monotonic() - start < LIMIT_SECONDS / 2
+    assert steps._thread.daemon  # so that it does not block the process's exit
     release.set()
     steps._thread.join(LIMIT_SECONDS)
     assert not steps._thread.is_alive()
 
 
-def test_the_seconds_that_the_loop_waited_are_told_once() -> None:
+def test_prefetcher_reports_waited_seconds_once() -> None:
     made = threading.Event()
 
     def plan() -> Iterator[Step]:
@@ -175,21 +173,21 @@ def test_the_seconds_that_the_loop_waited_are_told_once() -> None:
         next(steps)
         assert 0.1 < steps.take_waited() < LIMIT_SECONDS
         assert steps.take_waited() == 0
-        until(made)
+        wait_for_event(made)
         next(steps)
         next(steps)
         assert 0.1 < steps.take_waited() < LIMIT_SECONDS
 
 
-def test_tensors_come_to_the_device() -> None:
-    """The path of a device that is no CPU, but for its memory: a meta tensor has a shape and nothing in it."""
+def test_prefetcher_moves_tensors_to_the_device() -> None:
+    """The meta device takes the same path as a GPU; its tensors have a shape and no data."""
     with Prefetcher(iter([step(4)]), torch.device("meta")) as steps:
         ((inputs, targets),) = next(steps).parts
     assert (inputs.device.type, targets.device.type, inputs.shape) == ("meta", "meta", (1,))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_gets_the_same_numbers_by_way_of_pinned_memory() -> None:
+def test_prefetcher_copies_pinned_memory_to_a_gpu() -> None:
     plan = (Step(1, 1, n, ((torch.full((1 << 20,), n), torch.full((1,), n)),)) for n in range(100))
     with Prefetcher(plan, torch.device("cuda", 0), ahead=4) as steps:
         for number, each in enumerate(steps):

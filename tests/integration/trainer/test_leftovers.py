@@ -1,4 +1,4 @@
-"""What killed trainings left in the directory for temporary files: the next training removes it."""
+"""A run removes the temporary files of killed runs."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def test_run_removes_what_killed_runs_left_and_nothing_else(start: Start, tmp_pa
         "--steps", "1", "--device", "cpu", TMPDIR=str(tmp_path), TRAINYARD_PROCESSES_PER_NODE="2"
     ).end()
     assert ended.code == 0, ended.output
-    told = f"scratch=removed count=2 place={tmp_path} reason=their processes were killed"
-    assert ended.output.splitlines().count(told) == 1
+    message = f"scratch=removed count=2 place={tmp_path} reason=their processes were killed"
+    assert ended.output.splitlines().count(message) == 1
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("trainyard-")] == [live.name]

@@ -1,4 +1,4 @@
-"""Two workers of a torchrun job, as their pods start them, meet where it says: through an etcd, or by their ranks."""
+"""Rendezvous of two torchrun workers, started as in their pods: through etcd, or static by rank."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trainyard.operator.signal_forwarder import wrap_command
 
 pytestmark = pytest.mark.trainer
 
-TRAINS = """
+TRAINING_SCRIPT = """
 import os, torch, torch.distributed as world
 world.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
@@ -38,27 +38,27 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
 weight = model.module.weight.detach()
-everyones = [torch.zeros_like(weight) for _ in range(world.get_world_size())]
-world.all_gather(everyones, weight)
-assert all(torch.equal(each, weight) for each in everyones)
+all_weights = [torch.zeros_like(weight) for _ in range(world.get_world_size())]
+world.all_gather(all_weights, weight)
+assert all(torch.equal(each, weight) for each in all_weights)
 world.barrier()
 print("met", os.environ["GROUP_RANK"], world.get_rank(), world.get_world_size(), flush=True)
 world.destroy_process_group()
-os._exit(0)  # torch's own threads sometimes abort in the interpreter's end
+os._exit(0)  # torch's threads sometimes abort at the interpreter's exit
 """
-# Where torch keeps its state in an etcd, by backend.
-KEPT = {"etcd": "torchelastic/p2p", "etcd-v2": "torch/elastic/rendezvous"}
-BEGIN_SECONDS = 60.0
-# torch says at which port its workers meet, and listens there seconds later (RendezvousStoreInfo.build in
-# torch/distributed/elastic/rendezvous/api.py). In a pod nobody else takes ports; here it may be taken by then.
+# The prefix of torch's keys in etcd, by backend.
+STATE_KEYS = {"etcd": "torchelastic/p2p", "etcd-v2": "torch/elastic/rendezvous"}
+START_SECONDS = 60.0
+# torch announces the port of the workers' store and binds it seconds later (RendezvousStoreInfo.build in
+# torch/distributed/elastic/rendezvous/api.py). A pod has its own ports; here another process may take it.
 PORT_TAKEN = "EADDRINUSE"
-TIMES = 3
+ATTEMPTS = 3
 Worker = Callable[..., Node]
 
 
 @contextmanager
-def serving(directory: Path) -> Iterator[str]:
-    """A server of etcd's former API meanwhile; its host and port."""
+def serve_etcd(directory: Path) -> Iterator[str]:
+    """Run an etcd server with the v2 API; yield its host and port."""
     client, peer = (f"127.0.0.1:{port}" for port in free_ports(2))
     words = [
         str(etcd_with_v2()),
@@ -74,18 +74,18 @@ def serving(directory: Path) -> Iterator[str]:
     log = directory / "etcd.log"
     with log.open("wb") as sink, subprocess.Popen(words, stdout=sink, stderr=sink) as server:
         try:
-            until = time.monotonic() + BEGIN_SECONDS
-            while not asked(f"http://{client}/health"):
+            deadline = time.monotonic() + START_SECONDS
+            while not http_get(f"http://{client}/health"):
                 assert server.poll() is None, log.read_text()
-                assert time.monotonic() < until, log.read_text()
+                assert time.monotonic() < deadline, log.read_text()
                 time.sleep(0.1)
             yield client
         finally:
             server.kill()
 
 
-def asked(url: str) -> str:
-    """What is there, "" for nothing."""
+def http_get(url: str) -> str:
+    """Return the response's body, or "" on an error."""
     try:
         with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310
             return str(answer.read().decode())
@@ -95,43 +95,43 @@ def asked(url: str) -> str:
 
 @pytest.fixture(scope="module")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("etcd")) as endpoint:
+    with serve_etcd(tmp_path_factory.mktemp("etcd")) as endpoint:
         yield endpoint
 
 
 @pytest.fixture
 def worker() -> Iterator[Worker]:
-    """`worker(meeting, rank, fork=True)`: one that has started; what still runs at the end gets SIGTERM.
+    """`worker(rendezvous, rank, fork=True)`: start a worker. At the end running workers get SIGTERM.
 
-    A fork runs torchrun alone, without the shell that is a pod's first process.
+    A fork runs torchrun without the shell that is a pod's first process.
     """
     with ExitStack() as stack:
 
-        def begin(meeting: Rendezvous, rank: int, fork: bool = True) -> Node:
-            built = build_command("python", ("-c", TRAINS), meeting)
+        def start_worker(rendezvous: Rendezvous, rank: int, fork: bool = True) -> Node:
+            built = build_command("python", ("-c", TRAINING_SCRIPT), rendezvous)
             path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
             variables = environment({**built.environment, "PATH": path})
             words = built.words if fork else wrap_command(built.words)
-            words = [kubelets(word, rank) for word in words]
+            words = [expand_word(word, rank) for word in words]
             if fork:
                 assert words[0] == "torchrun"
                 torchrun = ["-m", "torch.distributed.run", *words[1:]]
                 node = Node(ForkedProgram(torchrun, variables))
             else:
                 node = Node(new_process(words, variables))
-            stack.callback(node.process.wait, BEGIN_SECONDS)
+            stack.callback(node.process.wait, START_SECONDS)
             stack.callback(node.process.terminate)
             return node
 
-        yield begin
+        yield start_worker
 
 
-def kubelets(word: str, rank: int) -> str:
-    """What the kubelet makes of a word."""
+def expand_word(word: str, rank: int) -> str:
+    """Expand the variables of an argument as the kubelet does."""
     return word.replace(f"$({n.ENV_NODE_RANK})", str(rank)).replace("$$", "$")
 
 
-def meeting(backend: str, endpoint: str) -> Rendezvous:
+def create_rendezvous(backend: str, endpoint: str) -> Rendezvous:
     return Rendezvous(
         backend=backend,
         endpoint=endpoint,
@@ -141,10 +141,10 @@ def meeting(backend: str, endpoint: str) -> Rendezvous:
     )
 
 
-def ends(nodes: list[Node]) -> list[Ended]:
-    """How each ended. Where one fails the others are told to go: torch has them wait for it for half an hour."""
-    until = time.monotonic() + LIMIT_SECONDS
-    while time.monotonic() < until:
+def wait_for_exit(nodes: list[Node]) -> list[Ended]:
+    """Wait for all nodes. If one fails, stop the others: torch lets them wait for half an hour."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while time.monotonic() < deadline:
         codes = [node.process.poll() for node in nodes]
         if any(codes) or None not in codes:
             break
@@ -155,38 +155,40 @@ def ends(nodes: list[Node]) -> list[Ended]:
     return [node.end() for node in nodes]
 
 
-def places(nodes: list[Node]) -> list[tuple[str, ...]]:
-    """What each says of its place: node, rank and world; all have ended well."""
-    ended = ends(nodes)
+def read_ranks(nodes: list[Node]) -> list[tuple[str, ...]]:
+    """Assert that all succeeded; return the node rank, rank and world size of each."""
+    ended = wait_for_exit(nodes)
     assert [each.code for each in ended] == [0, 0], "\n".join(each.output for each in ended)
     found = [re.findall(r"met (\d+) (\d+) (\d+)$", each.output, re.MULTILINE) for each in ended]
     return [each for (each,) in found]
 
 
 @pytest.mark.parametrize("backend", ETCD)
-def test_two_workers_meet_through_an_etcd(backend: str, etcd: str, worker: Worker) -> None:
-    for left in reversed(range(TIMES)):
-        told = replace(meeting(backend, etcd), id=f"{backend}-{left}")
-        nodes = [worker(told, rank) for rank in range(2)]
+def test_two_workers_rendezvous_through_etcd(backend: str, etcd: str, worker: Worker) -> None:
+    for attempts_left in reversed(range(ATTEMPTS)):
+        rendezvous = replace(create_rendezvous(backend, etcd), id=f"{backend}-{attempts_left}")
+        nodes = [worker(rendezvous, rank) for rank in range(2)]
         try:
-            found = places(nodes)
+            found = read_ranks(nodes)
         except AssertionError as error:
-            if not left or PORT_TAKEN not in str(error):
+            if not attempts_left or PORT_TAKEN not in str(error):
                 raise
         else:
             break
-    # Both are on one machine, and may come in any order.
+    # Both are on one machine and may join in any order.
     assert sorted(found) == [("0", "0", "2"), ("1", "1", "2")]
-    assert told.id in asked(f"http://{etcd}/v2/keys/{KEPT[backend]}?recursive=true"), "they met elsewhere"
+    assert rendezvous.id in http_get(f"http://{etcd}/v2/keys/{STATE_KEYS[backend]}?recursive=true"), (
+        "etcd must have the keys of the rendezvous"
+    )
 
 
 def test_static_rendezvous_gives_each_node_its_own_rank(
     worker: Worker,
 ) -> None:
     (port,) = free_ports(1)
-    told = meeting(STATIC, f"127.0.0.1:{port}")
-    nodes = [worker(told, rank, fork=False) for rank in range(2)]
-    assert places(nodes) == [("0", "0", "2"), ("1", "1", "2")]
+    rendezvous = create_rendezvous(STATIC, f"127.0.0.1:{port}")
+    nodes = [worker(rendezvous, rank, fork=False) for rank in range(2)]
+    assert read_ranks(nodes) == [("0", "0", "2"), ("1", "1", "2")]
 
 
 @pytest.mark.parametrize("backend", ETCD)
@@ -196,9 +198,9 @@ def test_worker_that_waits_alone_ends_after_the_set_time(
     worker: Worker,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each backend has a word of its own for it, and leaves out those that it does not know."""
+    """Each backend has its own option for the timeout and ignores unknown ones."""
     monkeypatch.setattr(command, "RENDEZVOUS_SECONDS", 3)
-    node = worker(replace(meeting(backend, etcd), id="alone"), 0)
+    node = worker(replace(create_rendezvous(backend, etcd), id="alone"), 0)
     ended = node.end()
     assert ended.code == 1
     assert "RendezvousTimeoutError" in ended.output, ended.output

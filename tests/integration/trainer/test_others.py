@@ -1,4 +1,4 @@
-"""One process of a real training fails alone, in the middle of it: all end soon, and with its code."""
+"""One process of a run fails alone: all end soon with its exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainer.world import World
 
 pytestmark = pytest.mark.trainer
 
-FAILS = """
+FAILING_BATCH = """
 import os
 if os.environ.get("RANK") == "1":
     import time
@@ -39,9 +39,9 @@ if os.environ.get("RANK") == "1":
 """
 
 
-def failing(start: StartNode, folder: Path, error: str) -> tuple[Ended, float]:
-    """How two processes end when the second cannot get its fifth batch, and the seconds from then to the end."""
-    (folder / "sitecustomize.py").write_text(FAILS.format(error=error))
+def run_with_failure(start: StartNode, folder: Path, error: str) -> tuple[Ended, float]:
+    """Run two processes; the second fails at its fifth batch. Return the end and the seconds from failure to end."""
+    (folder / "sitecustomize.py").write_text(FAILING_BATCH.format(error=error))
     paths, at = f"{folder}{os.pathsep}{ROOT}", folder / "failed"
     words = ("--device", "cpu", "--epochs", "1000", "--metrics-directory", str(folder / "metrics"))
     environ = {"PYTHONPATH": paths, "TRAINYARD_PROCESSES_PER_NODE": "2", "FAILED_AT": str(at)}
@@ -50,17 +50,19 @@ def failing(start: StartNode, folder: Path, error: str) -> tuple[Ended, float]:
 
 
 def last_record(metrics: Path) -> dict[str, Any]:
-    """What rank 0 told last, as far as it says how the training ended."""
+    """Return the outcome fields of rank 0's last record."""
     *_, line = (metrics / "run.jsonl").read_text().splitlines()
-    told = json.loads(line)
-    return {name: told.get(name) for name in ("kind", "outcome", "exit_code", "failed_rank")}
+    record = json.loads(line)
+    return {name: record.get(name) for name in ("kind", "outcome", "exit_code", "failed_rank")}
 
 
 def test_data_error_of_one_process_ends_all_with_22(start: Start, tmp_path: Path) -> None:
-    ended, seconds = failing(start.fork, tmp_path, 'TrainerError(Exit.DATA, "data: the disk is gone")')
+    ended, seconds = run_with_failure(
+        start.fork, tmp_path, 'TrainerError(Exit.DATA, "data: the disk is gone")'
+    )
     assert ended.code == Exit.DATA, ended.output
-    said = [line for line in ended.output.splitlines() if line.startswith("error: ")]
-    assert said == [
+    lines = [line for line in ended.output.splitlines() if line.startswith("error: ")]
+    assert lines == [
         "error: data: the disk is gone",
         "error: process 1 could not go on; its log says why",
         "error: training ended with exit code 22 (process 1 with 22, process 0 with 22)",
@@ -75,8 +77,8 @@ def test_data_error_of_one_process_ends_all_with_22(start: Start, tmp_path: Path
     assert seconds < 10
 
 
-def test_unforeseen_error_of_one_process_leaves_its_stack_only(start: Start, tmp_path: Path) -> None:
-    ended, seconds = failing(start.fork, tmp_path, 'LookupError("not foreseen")')
+def test_unexpected_error_of_one_process_leaves_its_stack_only(start: Start, tmp_path: Path) -> None:
+    ended, seconds = run_with_failure(start.fork, tmp_path, 'LookupError("not foreseen")')
     assert ended.code == Exit.FAILED, ended.output
     assert ended.output.count("Traceback (most recent call last)") == 1
     assert "LookupError: not foreseen" in ended.output
@@ -91,7 +93,7 @@ def test_unforeseen_error_of_one_process_leaves_its_stack_only(start: Start, tmp
     assert seconds < 10
 
 
-def test_alone_wraps_errors_of_one_process_and_no_shared_ones() -> None:
+def test_alone_wraps_only_errors_of_one_process() -> None:
     with pytest.raises(LoneError, match="data: gone") as caught, alone():
         raise TrainerError(Exit.DATA, "data: gone")
     assert caught.value.code == Exit.DATA
@@ -101,25 +103,25 @@ def test_alone_wraps_errors_of_one_process_and_no_shared_ones() -> None:
         raise LookupError
 
 
-class Three:
-    """Three processes' places in one store, all in this process; what each would have ended with."""
+class ThreeProcesses:
+    """The failure broadcasts of three ranks in this process, with one store; records the exit of each."""
 
     def __init__(self) -> None:
         self.store = dist.TCPStore("127.0.0.1", 0, 1, True, timedelta(seconds=20))  # type: ignore[attr-defined]
         self.ends: list[list[tuple[Any, ...]]] = [[], [], []]
-        self.told: list[list[tuple[Any, ...]]] = [[], [], []]
-        self.others = [self._made(rank) for rank in range(3)]
-        for each in self.others:
+        self.records: list[list[tuple[Any, ...]]] = [[], [], []]
+        self.broadcasts = [self._made(rank) for rank in range(3)]
+        for each in self.broadcasts:
             each.join(self.store)
 
-    def _made(self, rank: int) -> FailureBroadcast:
+    def _create_broadcast(self, rank: int) -> FailureBroadcast:
         world = World(rank=rank, size=3, local_rank=rank % 2, local_size=2, nodes=2)
 
         def leave(code: Exit, line: str, work: Callable[[], object], *, linger: float = 0.0) -> None:
             work()
             self.ends[rank].append((code, line))
 
-        return FailureBroadcast(world, leave=leave, last=lambda *told: self.told[rank].append(told))
+        return FailureBroadcast(world, leave=leave, last=lambda *record: self.records[rank].append(record))
 
     def wait(self, *ranks: int) -> None:
         until = time.monotonic() + 20
@@ -128,39 +130,39 @@ class Three:
             time.sleep(0.02)
 
 
-def test_first_failure_reaches_all_and_is_said_once_per_node() -> None:
-    three = Three()
-    began = time.monotonic()
-    three.others[1].send(Exit.SAVE)
-    assert 0.05 < time.monotonic() - began < 2.9, "it waits for the others, no longer"
-    three.others[1].send(Exit.DATA)
-    three.wait(0, 2)
+def test_first_failure_reaches_all_and_is_logged_once_per_node() -> None:
+    processes = ThreeProcesses()
+    start_time = time.monotonic()
+    processes.broadcasts[1].send(Exit.SAVE)
+    assert 0.05 < time.monotonic() - start_time < 2.9, "it waits for the others' acknowledgement only"
+    processes.broadcasts[1].send(Exit.DATA)
+    processes.wait(0, 2)
     time.sleep(1.5)
     line = "error: process 1 could not go on; its log says why"
-    assert three.ends == [[(Exit.SAVE, line)], [], [(Exit.SAVE, line)]]
-    assert three.told == [[(Exit.SAVE, 1)], [], [(Exit.SAVE, 1)]]
+    assert processes.ends == [[(Exit.SAVE, line)], [], [(Exit.SAVE, line)]]
+    assert processes.records == [[(Exit.SAVE, 1)], [], [(Exit.SAVE, 1)]]
 
 
-def test_closed_process_hears_nothing_and_delays_nobody() -> None:
-    three = Three()
-    three.others[2].close()
-    began = time.monotonic()
-    three.others[1].send(Exit.SAVE)
-    assert time.monotonic() - began < 5
-    three.wait(0)
-    assert not three.ends[2]
+def test_closed_broadcast_receives_nothing_and_delays_none() -> None:
+    processes = ThreeProcesses()
+    processes.broadcasts[2].close()
+    start_time = time.monotonic()
+    processes.broadcasts[1].send(Exit.SAVE)
+    assert time.monotonic() - start_time < 5
+    processes.wait(0)
+    assert not processes.ends[2]
 
 
 def test_errors_after_a_failure_elsewhere_are_held_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("trainer.failure_broadcast.ACKNOWLEDGE_SECONDS", 1.0)
-    three = Three()
-    three.others[0].wait_for_end()
-    three.others[1].send(Exit.SAVE)
-    three.wait(0)
-    waits = threading.Thread(target=three.others[0].wait_for_end)
-    waits.start()
-    waits.join(0.5)
-    assert waits.is_alive()
-    waits.join()
+    processes = ThreeProcesses()
+    processes.broadcasts[0].wait_for_end()
+    processes.broadcasts[1].send(Exit.SAVE)
+    processes.wait(0)
+    waiter = threading.Thread(target=processes.broadcasts[0].wait_for_end)
+    waiter.start()
+    waiter.join(0.5)
+    assert waiter.is_alive()
+    waiter.join()

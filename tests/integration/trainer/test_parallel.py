@@ -1,4 +1,4 @@
-"""A step is the same however its samples are spread: over processes, over backward passes, replicated or sharded."""
+"""The gradients do not depend on the number of processes or backward passes, nor on the kind of parallelism."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from tests.integration.trainer.together import own_world, together
+from tests.integration.trainer.together import own_world, run_processes
 from trainer.parallel import BF16, FP32, Precision, accumulating, distribute
 
 pytestmark = pytest.mark.trainer
@@ -19,7 +19,7 @@ SAMPLES = 10
 
 
 class Network(nn.Module):
-    """Four layers, two of them blocks to shard by themselves."""
+    """A network of four layers, two of which are blocks with their own shards."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ def whole(gradient: Tensor | None) -> Tensor:
 
 
 def gradients(kind: str, precision: Precision, parts: int) -> tuple[dict[str, Tensor], list[int]]:
-    """One process: its share of the samples in `parts` backward passes; also the sizes of the graphs compiled."""
+    """In each process: train on its samples in `parts` backward passes; return gradients and graph sizes."""
     world = own_world()
     torch.manual_seed(0)
     network, device = Network(), torch.device("cpu")
@@ -58,8 +58,8 @@ def gradients(kind: str, precision: Precision, parts: int) -> tuple[dict[str, Te
             device=device,
             bucket_megabytes=25,
         )
-    own = inputs[world.rank :: world.size].tensor_split(parts)
-    for number, part in enumerate(own):
+    samples = inputs[world.rank :: world.size].tensor_split(parts)
+    for number, part in enumerate(samples):
         with accumulating(model, last=number == parts - 1):
             with precision.autocast(device) if kind == "ddp" else FP32.autocast(device):
                 loss = model(part).float().pow(2).sum()
@@ -76,25 +76,25 @@ COMPILED: Variant = ("fsdp-compiled", FP32, 3)
 
 
 def gradients_of(variants: tuple[Variant, ...]) -> Gradients:
-    """One process: the gradients of each variant."""
+    """In each process: compute the gradients of each variant."""
     return {each: gradients(*each) for each in variants}
 
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Tensor]:
     """The gradients in a world of one process."""
-    found: dict[str, Tensor] = together(1, gradients, *ONE_PASS)[0][0]
+    found: dict[str, Tensor] = run_processes(1, gradients, *ONE_PASS)[0][0]
     return found
 
 
 @pytest.fixture(scope="module")
 def of_two() -> Gradients:
     """The gradients in the first of two processes."""
-    found: Gradients = together(2, gradients_of, (*SAME, IN_BF16, COMPILED))[0]
+    found: Gradients = run_processes(2, gradients_of, (*SAME, IN_BF16, COMPILED))[0]
     return found
 
 
-def test_gradient_of_processes_passes_and_shards_is_the_same(
+def test_gradient_is_equal_for_any_processes_passes_and_shards(
     alone: dict[str, Tensor], of_two: Gradients
 ) -> None:
     for variant in SAME:

@@ -1,4 +1,4 @@
-"""The real trainer is told to stop in each of its phases: it ends soon, with 24, and goes on where it was."""
+"""A stop in each phase of the trainer: the run ends soon with 24 and resumes from its last step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainer.contract import Exit
 
 pytestmark = pytest.mark.trainer
 
-# A phase that begins leaves a note, and takes as long as the test says (inside one C call).
+# The phase SLOW_PHASE writes a note and blocks for SLOW_SECONDS in one C call.
 SLOWED = """
 import os
 import time
@@ -38,8 +38,8 @@ if "PROMPT_SECONDS" in os.environ:
 MOST_SECONDS = 10.0
 
 
-class Slowed:
-    """A training of two processes with a checkpoint's place, whose one phase takes long."""
+class SlowRun:
+    """A run of two processes with checkpoints, in which one phase is slow."""
 
     def __init__(
         self,
@@ -55,7 +55,14 @@ class Slowed:
         self.node = self.train(phase, seconds, processes=processes)
 
     def train(self, phase: str = "none", seconds: float = 0, *, processes: int) -> Node:
-        place = ("--checkpoint-uri", str(self._folder / "checkpoints"), "--owner", "test", "--device", "cpu")
+        options = (
+            "--checkpoint-uri",
+            str(self._folder / "checkpoints"),
+            "--owner",
+            "test",
+            "--device",
+            "cpu",
+        )
         environ = {
             "TRAINYARD_MODEL_URI": str(self._folder / "model"),
             "SLOW_PHASE": phase,
@@ -63,10 +70,10 @@ class Slowed:
             "NOTES": str(self._folder),
             **self._environ,
         }
-        return self._start.gang(*place, *self._words, processes=processes, patch=SLOWED, **environ)
+        return self._start.gang(*options, *self._words, processes=processes, patch=SLOWED, **environ)
 
     def entered(self, rank: int) -> int:
-        """The process id of this rank, once it is in the phase."""
+        """Wait until this rank is in the phase; return its process id."""
         note = self._folder / str(rank)
         wait_for(lambda: note.exists() or self.node.process.poll() is not None)
         assert note.exists(), self.node.end().output
@@ -74,65 +81,63 @@ class Slowed:
 
 
 def stop(node: Node) -> Ended:
-    """SIGTERM to the agent, which passes it on."""
-    began = time.monotonic()
+    """Send SIGTERM to the agent, which forwards it."""
+    start_time = time.monotonic()
     node.process.send_signal(signal.SIGTERM)
     ended = node.end()
     assert ended.code == Exit.STOPPED, ended.output
-    assert time.monotonic() - began <= MOST_SECONDS
+    assert time.monotonic() - start_time <= MOST_SECONDS
     assert "Traceback" not in ended.output
     return ended
 
 
 def test_stop_with_nothing_to_save_waits_for_no_phase(start: Start, tmp_path: Path) -> None:
     phase = "compiling and the first step"
-    slowed = Slowed(start, tmp_path, phase, 1000, "--epochs", "1")
+    slow_run = SlowRun(start, tmp_path, phase, 1000, "--epochs", "1")
     for rank in range(2):
-        slowed.entered(rank)
-    ended = stop(slowed.node)
+        slow_run.entered(rank)
+    ended = stop(slow_run.node)
     assert f"error: stop requested by SIGTERM 5 s ago, still in this phase: {phase};" in ended.output
 
 
-def test_a_stop_of_one_process_while_all_load_is_agreed_before_the_first_step(
-    start: Start, tmp_path: Path
-) -> None:
+def test_stop_of_one_process_during_loading_stops_all(start: Start, tmp_path: Path) -> None:
     words = ("--epochs", "1000")
-    slowed = Slowed(start, tmp_path, "loading the data and the model", 1, *words, PROMPT_SECONDS="60")
-    os.kill(slowed.entered(1), signal.SIGTERM)
-    ended = slowed.node.end()
+    slow_run = SlowRun(start, tmp_path, "loading the data and the model", 1, *words, PROMPT_SECONDS="60")
+    os.kill(slow_run.entered(1), signal.SIGTERM)
+    ended = slow_run.node.end()
     assert ended.code == Exit.STOPPED, ended.output
-    said = "result=stopped reason=a signal to another process steps=0 position=0 checkpoint=none"
-    assert said in ended.output.splitlines()
+    expected = "result=stopped reason=a signal to another process steps=0 position=0 checkpoint=none"
+    assert expected in ended.output.splitlines()
 
 
 def test_stops_in_evaluation_and_model_save_lose_no_step(start: Start, tmp_path: Path) -> None:
-    """Four trainings of one run: each goes on where the one before was stopped."""
+    """Four attempts of one run: each resumes from the stop of the one before."""
     words = ("--steps", "27")
-    slowed = Slowed(start, tmp_path, "evaluation", 1, *words)
-    slowed.entered(0)
-    ended = stop(slowed.node)
-    said = r"^result=stopped reason=SIGTERM steps=23 position=1438 checkpoint=23$"
-    assert re.search(said, ended.output, re.M), ended.output
+    slow_run = SlowRun(start, tmp_path, "evaluation", 1, *words)
+    slow_run.entered(0)
+    ended = stop(slow_run.node)
+    expected = r"^result=stopped reason=SIGTERM steps=23 position=1438 checkpoint=23$"
+    assert re.search(expected, ended.output, re.M), ended.output
 
     (tmp_path / "0").unlink()
-    slowed = Slowed(start, tmp_path, "saving the model", 1000, *words)
-    slowed.entered(0)
-    ended = stop(slowed.node)
+    slow_run = SlowRun(start, tmp_path, "saving the model", 1000, *words)
+    slow_run.entered(0)
+    ended = stop(slow_run.node)
     assert "step=23/27" in ended.output
     assert not (tmp_path / "model").exists()
 
-    again = slowed.train(processes=1).end()
-    assert again.code == 0, again.output
-    said = (
+    resumed = slow_run.train(processes=1).end()
+    assert resumed.code == 0, resumed.output
+    expected = (
         "nothing left to train: the checkpoint is of step 27, and the last step of this run is 27; "
         "the model is evaluated and saved"
     )
-    assert again.output.splitlines().count(said) == 1
+    assert resumed.output.splitlines().count(expected) == 1
     assert (tmp_path / "model" / "run" / "model.pt").exists()
 
-    fewer = Slowed(start, tmp_path, "none", 0, "--steps", "5", processes=1).node.end()
+    fewer = SlowRun(start, tmp_path, "none", 0, "--steps", "5", processes=1).node.end()
     assert fewer.code == 0, fewer.output
-    assert said.replace("is 27;", "is 5;") in fewer.output.splitlines()
+    assert expected.replace("is 27;", "is 5;") in fewer.output.splitlines()
     assert "result=succeeded" in fewer.output
     assert "steps=27" in fewer.output
 
@@ -152,4 +157,4 @@ def test_notice_ends_a_torchrun_that_would_restart(start: Start, tmp_path: Path,
     ended = node.end()
     assert ended.code == (Exit.STOPPED if entry == "trainer.entrypoint" else 1), ended.output
     assert re.search(r"^result=stopped reason=(the|a) notice ", ended.output, re.M), ended.output
-    assert "rank=0 world_size=" not in ended.output, "it was started anew"
+    assert "rank=0 world_size=" not in ended.output, "torchrun must not restart the workers"

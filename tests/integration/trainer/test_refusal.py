@@ -1,4 +1,4 @@
-"""The table of a world that is refused: as much of it as came in time."""
+"""The table of a refused world shows the processes that join in time."""
 
 from __future__ import annotations
 
@@ -23,43 +23,43 @@ def world(rank: int, size: int = 3) -> World:
     return World(rank=rank, size=size, local_rank=0, local_size=1, nodes=size)
 
 
-def shown(ranks: list[int], monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], dict[int, float]]:
-    """What is said when these of three processes come, one on each machine; when each of them is done."""
-    said: list[str] = []
+def show_world(ranks: list[int], monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], dict[int, float]]:
+    """Show the world of three nodes when these ranks join; return the log, and the end time of each rank."""
+    lines: list[str] = []
     ended: dict[int, float] = {}
-    monkeypatch.setattr(consistency, "log_line", said.append)
+    monkeypatch.setattr(consistency, "log_line", lines.append)
     monkeypatch.setenv("GROUP_RANK", "0")
     store = dist.TCPStore("127.0.0.1", 0, 1, True, timedelta(seconds=20))  # type: ignore[attr-defined]
 
-    def one(rank: int) -> None:
+    def show_one(rank: int) -> None:
         show(store.clone(), world(rank), EXPECTED, "cpu", is_refused=True)
         ended[rank] = time.monotonic()
 
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in ranks]
+    threads = [threading.Thread(target=show_one, args=(rank,)) for rank in ranks]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    return said, ended
+    return lines, ended
 
 
-def test_rank_0_shows_all_that_came_and_the_others_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    said, ended = shown([2, 1, 0], monkeypatch)
-    assert said[0].startswith("world: expected 4 nodes x 1 processes, found ")
-    assert said[0].endswith(", 3 in all")
+def test_rank_0_shows_all_processes_and_the_others_log_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, ended = show_world([2, 1, 0], monkeypatch)
+    assert lines[0].startswith("world: expected 4 nodes x 1 processes, found ")
+    assert lines[0].endswith(", 3 in all")
     assert set(ended) == {0, 1, 2}
 
 
-def test_a_process_that_does_not_come_keeps_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_process_delays_the_table_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consistency, "WAIT_SECONDS", 1.0)
-    began = time.monotonic()
-    said, ended = shown([0, 2], monkeypatch)
-    assert said[0].endswith(", 2 in all")
-    assert ended[0] - began < 15
+    start = time.monotonic()
+    lines, ended = show_world([0, 2], monkeypatch)
+    assert lines[0].endswith(", 2 in all")
+    assert ended[0] - start < 15
 
 
-def test_the_others_stay_until_the_table_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchrun would stop rank 0 before, as soon as one of them ends."""
+def test_other_ranks_wait_until_the_table_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If one of them exits earlier, torchrun stops rank 0."""
     order: list[str] = []
     log_line = consistency.table
 
@@ -69,13 +69,13 @@ def test_the_others_stay_until_the_table_is_there(monkeypatch: pytest.MonkeyPatc
         return log_line(*words)  # type: ignore[arg-type]
 
     monkeypatch.setattr(consistency, "table", slow)
-    began = time.monotonic()
-    _, ended = shown([0, 1, 2], monkeypatch)
+    start = time.monotonic()
+    _, ended = show_world([0, 1, 2], monkeypatch)
     assert order == ["shown"]
-    assert min(ended.values()) >= began + 0.5
+    assert min(ended.values()) >= start + 0.5
 
 
-def test_a_process_beyond_the_gpus_of_its_machine_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_beyond_the_gpus_of_its_node_has_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 30, 7))

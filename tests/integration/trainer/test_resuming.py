@@ -1,4 +1,4 @@
-"""Killed, stopped and resized trainings: what they end with is what they would have ended with undisturbed."""
+"""Killed, stopped and resized runs end with the same model as an undisturbed run."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ STEPS = EPOCHS * -(-SAMPLES // BATCH)
 @pytest.fixture(scope="module")
 def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """MNIST's four files; the first two pixels of a training image are its number."""
-    folder, chance = tmp_path_factory.mktemp("numbered"), np.random.default_rng(0)
+    folder, random = tmp_path_factory.mktemp("numbered"), np.random.default_rng(0)
     for count, images, labels in ((SAMPLES, *MNIST_FILES[:2]), (40, *MNIST_FILES[2:])):
-        pixels = chance.integers(0, 256, (count, 8, 8), dtype=np.uint8)
+        pixels = random.integers(0, 256, (count, 8, 8), dtype=np.uint8)
         pixels[:, 0, 0], pixels[:, 0, 1] = np.divmod(np.arange(count), 256)
-        named = chance.integers(0, 10, count, dtype=np.uint8)
+        digits = random.integers(0, 10, count, dtype=np.uint8)
         with gzip.open(folder / f"{images}.gz", "wb") as file:
             file.write(struct.pack(">HBBIII", 0, 8, 3, count, 8, 8) + pixels.tobytes())
-        (folder / labels).write_bytes(struct.pack(">HBBI", 0, 8, 1, count) + named.tobytes())
+        (folder / labels).write_bytes(struct.pack(">HBBI", 0, 8, 1, count) + digits.tobytes())
     return folder
 
 
 class Runs:
-    """Trainings of one run, one after another, in one place."""
+    """Successive attempts of one run in one folder."""
 
-    def __init__(self, start: Start, data: Path, place: Path) -> None:
-        self._start, self._data, self.place, self.notes = start, data, place, place / "notes"
+    def __init__(self, start: Start, data: Path, folder: Path) -> None:
+        self._start, self._data, self.folder, self.notes = start, data, folder, folder / "notes"
         self.notes.mkdir(parents=True, exist_ok=True)
 
     def train(self, processes: int, *more: str, restarts: int = 0, **environ: str) -> Node:
         words = ("--data", str(self._data), "--device", "cpu", "--batch-size", str(BATCH), "--owner", "test")
-        words += ("--epochs", str(EPOCHS), "--checkpoint-uri", str(self.place / "checkpoints"))
-        words += ("--model-uri", str(self.place), "--checkpoint-every", "5", *more)
+        words += ("--epochs", str(EPOCHS), "--checkpoint-uri", str(self.folder / "checkpoints"))
+        words += ("--model-uri", str(self.folder), "--checkpoint-every", "5", *more)
         return self._start.gang(
             str(self.notes),
             *words,
@@ -64,11 +64,11 @@ class Runs:
         )
 
     def model(self) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = torch.load(self.place / "run" / "model.pt", weights_only=True)
+        found: dict[str, Tensor] = torch.load(self.folder / "run" / "model.pt", weights_only=True)
         return found
 
-    def seen(self) -> list[Counter[int]]:
-        """For each epoch, how often each sample was used by the steps that made the model."""
+    def count_samples(self) -> list[Counter[int]]:
+        """Return for each epoch how often the steps that made the model used each sample."""
         epochs = [Counter[int]() for _ in range(EPOCHS)]
         worlds: dict[str, set[str]] = {}
         for note in sorted(self.notes.iterdir(), key=lambda each: each.stat().st_mtime_ns):
@@ -82,27 +82,27 @@ class Runs:
         return epochs
 
 
-Place = Callable[[str], Runs]
+CreateRuns = Callable[[str], Runs]
 
 
 @pytest.fixture(scope="module")
-def place(start: Start, numbered: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
+def create_runs(start: Start, numbered: Path, tmp_path_factory: pytest.TempPathFactory) -> CreateRuns:
     return lambda name: Runs(start, numbered, tmp_path_factory.mktemp(name))
 
 
 @pytest.fixture(scope="module")
-def undisturbed(place: Place) -> Runs:
-    runs = place("undisturbed")
+def undisturbed(create_runs: CreateRuns) -> Runs:
+    runs = create_runs("undisturbed")
     ended = runs.train(2).end()
     assert ended.code == 0, ended.output
     return runs
 
 
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+def are_tensors_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-# The agent signals one process after another: rank 0, which says how it ended, may hear it first from the others.
+# The agent signals one process after another: another process may report the stop to rank 0 before its signal.
 STOPPED = "result=stopped reason=(?:SIGTERM|a signal to another process)"
 
 
@@ -114,7 +114,7 @@ def stopped_at(ended: Ended) -> int:
 
 
 def stop_after(node: Node, step: int) -> Ended:
-    """Read its log up to a step's line, then send SIGTERM to the agent."""
+    """Read the log up to a step's line, then send SIGTERM to the agent."""
     assert node.process.stdout is not None
     lines = []
     for line in node.process.stdout:
@@ -126,31 +126,31 @@ def stop_after(node: Node, step: int) -> Ended:
     return Ended(ended.code, "".join(lines) + ended.output)
 
 
-def stopped(runs: Runs, processes: int, step: int) -> int:
-    """Train, and stop after a step but before the training's end; returns the step that it came to."""
+def train_and_stop(runs: Runs, processes: int, step: int) -> int:
+    """Train and stop after this step but before the end; return the step of the stop."""
     node = runs.train(processes, "--log-every", "1", SLOW_STEP=str(step))
     return stopped_at(stop_after(node, step))
 
 
-def test_an_undisturbed_training_sees_every_sample_once_per_epoch(undisturbed: Runs) -> None:
-    assert undisturbed.seen() == [Counter(range(SAMPLES))] * EPOCHS
+def test_undisturbed_run_uses_every_sample_once_per_epoch(undisturbed: Runs) -> None:
+    assert undisturbed.count_samples() == [Counter(range(SAMPLES))] * EPOCHS
 
 
 @pytest.mark.parametrize(("step", "rank"), [(3, 1), (17, 0)])  # before and after the first checkpoint
-def test_a_killed_process_changes_nothing_of_the_model(
-    undisturbed: Runs, place: Place, step: int, rank: int
+def test_killed_process_does_not_change_the_model(
+    undisturbed: Runs, create_runs: CreateRuns, step: int, rank: int
 ) -> None:
-    runs = place("killed")
+    runs = create_runs("killed")
     ended = runs.train(2, restarts=1, KILL_STEP=str(step), KILL_RANK=str(rank)).end()
     assert ended.code == 0, ended.output
-    assert ended.output.count("rank=0 world_size=2") == 2, "it was started anew"
-    assert same(runs.model(), undisturbed.model())
-    assert runs.seen() == undisturbed.seen()
+    assert ended.output.count("rank=0 world_size=2") == 2, "the gang must restart the workers"
+    assert are_tensors_equal(runs.model(), undisturbed.model())
+    assert runs.count_samples() == undisturbed.count_samples()
 
 
 @dataclass(frozen=True)
 class StoppedRun:
-    """A training of two processes that was stopped at a step; `copy` makes another one that goes on from there."""
+    """A run of two processes that stopped at `step`; `copy` copies its folder for a test that resumes."""
 
     step: int
     copy: Callable[[], Runs]
@@ -158,14 +158,14 @@ class StoppedRun:
 
 @pytest.fixture(scope="module")
 def stopped_run(
-    start: Start, numbered: Path, place: Place, tmp_path_factory: pytest.TempPathFactory
+    start: Start, numbered: Path, create_runs: CreateRuns, tmp_path_factory: pytest.TempPathFactory
 ) -> StoppedRun:
-    runs = place("stopped")
-    step = stopped(runs, 2, 13)
+    runs = create_runs("stopped")
+    step = train_and_stop(runs, 2, 13)
 
     def copy() -> Runs:
         folder = tmp_path_factory.mktemp("copy")
-        shutil.copytree(runs.place, folder, dirs_exist_ok=True)  # with the times of the notes
+        shutil.copytree(runs.folder, folder, dirs_exist_ok=True)  # copies the notes' timestamps, too
         return Runs(start, numbered, folder)
 
     return StoppedRun(step, copy)
@@ -177,23 +177,23 @@ def test_stopped_run_that_resumes_ends_as_undisturbed(undisturbed: Runs, stopped
     ended = runs.train(2).end()
     assert ended.code == 0, ended.output
     assert f"step={step}/{STEPS}" in ended.output, "no step was lost"
-    assert same(runs.model(), undisturbed.model())
+    assert are_tensors_equal(runs.model(), undisturbed.model())
 
 
-def test_a_stop_whose_last_save_fails_names_the_checkpoint_before(place: Place) -> None:
-    runs = place("unsaved")
+def test_stop_with_a_failed_save_names_the_last_checkpoint(create_runs: CreateRuns) -> None:
+    runs = create_runs("unsaved")
     node = runs.train(1, "--log-every", "1", "--epochs", "10000")
     assert node.process.stdout is not None
     for line in node.process.stdout:
-        # A step is skipped while the save before it lasts, so that it may be a later one.
+        # A save is skipped during the save before: the first one may be of a later step.
         saved = re.match(r"checkpoint=saved step=(\d+) ", line)
         if saved and int(saved[1]) >= 10:
             break
-    (runs.place / "checkpoints").rename(runs.place / "moved")
-    (runs.place / "checkpoints").write_text("in the way")
+    (runs.folder / "checkpoints").rename(runs.folder / "moved")
+    (runs.folder / "checkpoints").write_text("in the way")
     node.process.send_signal(signal.SIGTERM)
     ended = node.end()
-    good = layout.finished(Directory(runs.place / "moved" / "run").list())[0]
+    good = layout.finished(Directory(runs.folder / "moved" / "run").list())[0]
     found = re.search(r"^result=stopped .* steps=(\d+) position=\d+ checkpoint=(\w+)$", ended.output, re.M)
     assert found, ended.output
     assert good >= 10
@@ -202,27 +202,27 @@ def test_a_stop_whose_last_save_fails_names_the_checkpoint_before(place: Place) 
     assert f"alarm=checkpoint step={found[1]} " in ended.output
 
 
-def test_two_three_and_one_process_see_every_sample_once(stopped_run: StoppedRun) -> None:
+def test_two_three_and_one_process_use_every_sample_once(stopped_run: StoppedRun) -> None:
     runs = stopped_run.copy()
-    step = stopped(runs, 3, 21)
+    step = train_and_stop(runs, 3, 21)
     assert stopped_run.step < step < STEPS
     ended = runs.train(1).end()
     assert ended.code == 0, ended.output
-    assert runs.seen() == [Counter(range(SAMPLES))] * EPOCHS
+    assert runs.count_samples() == [Counter(range(SAMPLES))] * EPOCHS
 
 
-def test_another_batch_size_ends_with_the_same_epochs(stopped_run: StoppedRun) -> None:
+def test_resume_with_another_batch_size_keeps_the_epochs(stopped_run: StoppedRun) -> None:
     runs = stopped_run.copy()
     ended = runs.train(2, "--batch-size", "96").end()
     assert ended.code == 0, ended.output
-    assert runs.seen() == [Counter(range(SAMPLES))] * EPOCHS
+    assert runs.count_samples() == [Counter(range(SAMPLES))] * EPOCHS
 
 
-def test_another_seed_is_refused_since_it_is_another_order(undisturbed: Runs) -> None:
+def test_resume_with_another_seed_is_refused(undisturbed: Runs) -> None:
     ended = undisturbed.train(1, "--seed", "1").end()
     assert ended.code != 0
     assert f"error: seed: the checkpoint of step {STEPS} has seed 0, this run has 1;" in ended.output
-    assert "[rank" not in ended.output, "torch begins so each line of a process's own stack trace"
+    assert "[rank" not in ended.output, "torch prefixes each line of a process's stack trace with it"
 
 
 REFUSES = """
@@ -236,7 +236,7 @@ if os.environ["RANK"] == "1":
 """
 
 
-def test_process_that_fails_alone_says_why_and_the_others_who(start: Start) -> None:
+def test_process_that_fails_alone_logs_why_and_the_others_who(start: Start) -> None:
     ended = start.gang("--device", "cpu", processes=2, patch=REFUSES).end()
     assert ended.code == Exit.NO_CUDA, ended.output
     assert ended.output.count("error: device: of this process alone") == 1

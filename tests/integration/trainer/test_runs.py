@@ -1,4 +1,4 @@
-"""Whole runs: two machines under the operator's environment, and processes of one or two nodes on a laptop."""
+"""Complete runs: two nodes with the operator's variables, and one or two nodes on a laptop."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from tests.integration.trainer.conftest import Ended, Start
-from tests.integration.trainer.s3_proxy import KEYS, emulated
-from tests.integration.trainer.trained import same
+from tests.integration.trainer.s3_proxy import KEYS, serve_s3
+from tests.integration.trainer.trained import are_tensors_equal
 from trainer.workloads import load
 
 pytestmark = pytest.mark.trainer
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.trainer
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[Any]:
-    with emulated("models") as client:
+    with serve_s3("models") as client:
         yield client
 
 
@@ -38,14 +38,14 @@ class Run:
 
 @pytest.fixture(scope="module")
 def run(s3: Any, start: Start, operator: Callable[[int], list[dict[str, str]]]) -> Run:
-    """The main job's training: two machines with one process each, the default settings, the model to S3."""
-    promised = {
+    """The run of the default job: two nodes with one process each, and the model in S3."""
+    expected_world = {
         "TRAINYARD_EXPECTED_NODES": "2",
         "TRAINYARD_PROCESSES_PER_NODE": "1",
         "TRAINYARD_RUN_ID": "r1",
     }
     place = {"TRAINYARD_MODEL_URI": "s3://models/runs", "AWS_ENDPOINT_URL": s3.meta.endpoint_url}
-    nodes = [start.fork(**environ, **promised, **place, **KEYS) for environ in operator(2)]
+    nodes = [start.fork(**environ, **expected_world, **place, **KEYS) for environ in operator(2)]
     ended = [node.end() for node in nodes]
     assert [node.code for node in ended] == [0, 0], "\n".join(node.output for node in ended)
     objects = [item["Key"] for item in s3.list_objects_v2(Bucket="models")["Contents"]]
@@ -66,7 +66,7 @@ def run(s3: Any, start: Start, operator: Callable[[int], list[dict[str, str]]]) 
     return Run(ended, body["model.pt"]["Body"].read(), json.loads(body["metadata.json"]["Body"].read()))
 
 
-def test_the_model_reaches_95_percent_and_the_log_says_so(run: Run) -> None:
+def test_run_reaches_95_percent_and_logs_it(run: Run) -> None:
     last = run.nodes[0].output.splitlines()[-1]
     found = re.fullmatch(
         r"result=succeeded test_accuracy=(\d\.\d{4}) steps=(\d+) seconds=\d+\.\d model=s3://models/runs/r1/model\.pt",
@@ -77,8 +77,8 @@ def test_the_model_reaches_95_percent_and_the_log_says_so(run: Run) -> None:
     assert int(found[2]) == run.metadata["steps"]
 
 
-def test_the_saved_model_is_as_good_as_was_said(run: Run) -> None:
-    """Judged here in one process on all test images at once: the sum over processes was exact."""
+def test_saved_model_has_the_reported_accuracy(run: Run) -> None:
+    """One process evaluates all test images here: the sum over processes was exact."""
     digits = load("digits")
     network = digits.model()
     network.load_state_dict(torch.load(io.BytesIO(run.model), weights_only=True))
@@ -89,20 +89,20 @@ def test_the_saved_model_is_as_good_as_was_said(run: Run) -> None:
     assert loss / images == pytest.approx(run.metadata["testLoss"])
 
 
-def test_the_metadata_say_how_the_model_came_about(run: Run) -> None:
+def test_metadata_describe_the_run(run: Run) -> None:
     expected = {"runId": "r1", "worldSize": 2, "nodes": 2, "processesPerNode": 1, "device": "cpu"}
     assert expected.items() <= run.metadata.items()
     assert run.metadata["model"]["sha256"] == hashlib.sha256(run.model).hexdigest()
     assert run.metadata["data"]["sha256"] == load("digits").digest
 
 
-def test_every_process_tells_its_place(run: Run) -> None:
+def test_every_process_logs_its_rank(run: Run) -> None:
     for rank, node in enumerate(run.nodes):
         line = f"rank={rank} world_size=2 nodes=2 processes_per_node=1 device=cpu backend=gloo"
         assert line in node.output.splitlines()
 
 
-def test_progress_is_told_by_the_first_process_only(run: Run) -> None:
+def test_progress_is_logged_by_the_first_process_only(run: Run) -> None:
     pattern = (
         r"step=\d+ epoch=\d+/\d+ loss=\d+\.\d{4} accuracy=\d\.\d{4} samples_per_second=\d+\.\d "
         r"data_wait=\d\.\d{3} elapsed=\d+\.\ds"
@@ -116,7 +116,7 @@ def test_progress_is_told_by_the_first_process_only(run: Run) -> None:
 
 
 def test_same_seed_on_one_node_or_two_gives_the_same_model(start: Start, tmp_path: Path) -> None:
-    """Bit by bit, over more than an epoch."""
+    """The models are bitwise equal after more than an epoch."""
     for nodes in (1, 2):
         place = ("--model-uri", str(tmp_path / str(nodes)))
         ended = start.gang(
@@ -125,7 +125,7 @@ def test_same_seed_on_one_node_or_two_gives_the_same_model(start: Start, tmp_pat
         assert ended.code == 0, ended.output
         assert f"rank=1 world_size=2 nodes={nodes} processes_per_node={2 // nodes} " in ended.output
     one, two = (torch.load(tmp_path / nodes / "run" / "model.pt", weights_only=True) for nodes in ("1", "2"))
-    assert same(one, two)
+    assert are_tensors_equal(one, two)
 
 
 def test_run_is_evaluated_at_the_interval_and_its_end(start: Start, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""fp16 with its gradient scaler, on torch's scaler for CPUs: what overflows is left out by all processes alike.
+"""fp16 with torch's gradient scaler for CPUs: all processes skip a step that overflows in one.
 
-The settings refuse fp16 on the CPU, where it is slow. Here it is forced, and AdamW is the fused one, as on a GPU: that
-one leaves out a step by itself (torch/amp/grad_scaler.py, `_step_supports_amp_scaling`).
+The settings refuse fp16 on the CPU, where it is slow. The tests force it, with the fused AdamW as on a GPU, which
+skips a step by itself (torch/amp/grad_scaler.py, `_step_supports_amp_scaling`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from tests.integration.trainer.conftest import Start
 from tests.integration.trainer.test_steps import Quiet
-from tests.integration.trainer.together import own_world, together
-from tests.integration.trainer.trained import KILLED, Trained, same
+from tests.integration.trainer.together import own_world, run_processes
+from tests.integration.trainer.trained import KILLED, RunSeries, are_tensors_equal
 from trainer.checkpoint import layout
 from trainer.checkpoint.state import gather
 from trainer.config import Config
@@ -32,31 +32,31 @@ from trainer.workloads import load
 pytestmark = pytest.mark.trainer
 
 
-class Spoils(Observer):
-    """Puts an infinity into the gradient that this process holds, before the update of the third step."""
+class GradientOverflow(Observer):
+    """Puts an infinity into process 1's shard of a gradient, before the update of the third step."""
 
-    def __init__(self, own: Trainer) -> None:
-        self._own = own
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
 
     def before_update(self) -> float:
-        if self._own.step == 2 and self._own.world.rank == 1:
-            gradient: Any = next(self._own.network.parameters()).grad
+        if self._trainer.step == 2 and self._trainer.world.rank == 1:
+            gradient: Any = next(self._trainer.network.parameters()).grad
             gradient.to_local().view(-1)[0] = torch.inf
         return 0.0
 
 
-def spoil_the_loss(own: Trainer) -> None:
-    """In process 1 alone the third step's loss is infinite."""
-    scale = own.scaler.scale
+def overflow_loss(trainer: Trainer) -> None:
+    """Make the third step's loss infinite, in process 1 only."""
+    scale = trainer.scaler.scale
 
-    def spoilt(loss: Any) -> Any:
-        return scale(loss * torch.inf if own.step == 2 and own.world.rank == 1 else loss)
+    def scale_infinity(loss: Any) -> Any:
+        return scale(loss * torch.inf if trainer.step == 2 and trainer.world.rank == 1 else loss)
 
-    own.scaler.scale = spoilt  # type: ignore[method-assign]
+    trainer.scaler.scale = scale_infinity  # type: ignore[method-assign]
 
 
 def overflow_in_one(parallel: str, clip: float) -> float:
-    """One process: four steps, in the third of which process 1 alone overflows. Returns the sum of its weights."""
+    """In each process: train four steps, with an overflow of process 1 in the third; return the sum of the weights."""
     config = Config(
         steps=100, evaluate_every=1000, batch_size=4, parallel=parallel, gradient_clip=clip, compile="no"
     )
@@ -68,35 +68,37 @@ def overflow_in_one(parallel: str, clip: float) -> float:
         return adamw(*words, **{**more, "fused": True})
 
     with patch.object(torch.optim, "AdamW", fused):
-        own = Trainer(config, own_world(), device, FP16, load("digits"), stop, cast(Watch, Quiet()))
+        trainer = Trainer(config, own_world(), device, FP16, load("digits"), stop, cast(Watch, Quiet()))
     observer = Observer()
-    if parallel == "ddp" or clip:  # what clips has looked at the gradients before the update
-        spoil_the_loss(own)
-    else:  # a sharded gradient overflows in the part of one process: what it finds the others have to know
-        observer = Spoils(own)
+    if parallel == "ddp" or clip:  # clipping reads the gradients before the update
+        overflow_loss(trainer)
+    else:  # a shard overflows in one process, which must inform the others
+        observer = GradientOverflow(trainer)
 
     def weights() -> list[Tensor]:
-        return [full_tensor(each.detach()).clone() for each in own.network.parameters()]
+        return [full_tensor(each.detach()).clone() for each in trainer.network.parameters()]
 
-    assert own.run(observer, 2)
-    before, scale = weights(), own.scaler.get_scale()
-    assert own.run(observer, 1)
+    assert trainer.run(observer, 2)
+    before, scale = weights(), trainer.scaler.get_scale()
+    assert trainer.run(observer, 1)
     after = weights()
-    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True)), "left out"
-    assert own.scaler.get_scale() == scale / 2
-    assert (own.step, own.position) == (3, 12), "its samples were seen, and the rate goes on with them"
-    assert own.optimizer.param_groups[0]["lr"] == learning_rate(2, 100, own.recipe)
-    assert _updates(own) == {2.0}, "AdamW's own count is that of its updates"
-    assert own.run(observer, 1)
-    assert (own.step, _updates(own), own.scaler.get_scale()) == (4, {3.0}, scale / 2)
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True)), (
+        "the step must be skipped"
+    )
+    assert trainer.scaler.get_scale() == scale / 2
+    assert (trainer.step, trainer.position) == (3, 12), "the position and the learning rate advance"
+    assert trainer.optimizer.param_groups[0]["lr"] == learning_rate(2, 100, trainer.recipe)
+    assert _updates(trainer) == {2.0}, "AdamW counts only its updates"
+    assert trainer.run(observer, 1)
+    assert (trainer.step, _updates(trainer), trainer.scaler.get_scale()) == (4, {3.0}, scale / 2)
     last = weights()
     assert all(each.isfinite().all() for each in last)
     assert not torch.equal(last[0], after[0])
     return sum(each.double().sum().item() for each in last)
 
 
-def _updates(own: Trainer) -> set[float]:
-    state = gather(own.model, own.optimizer)
+def _updates(trainer: Trainer) -> set[float]:
+    state = gather(trainer.model, trainer.optimizer)
     return {float(full_tensor(each)) for name, each in state.items() if name.endswith(".step")}
 
 
@@ -104,17 +106,17 @@ KINDS = (("ddp", 1.0), ("fsdp", 0.0), ("fsdp", 1.0))
 
 
 def overflow_in_each_kind() -> list[float]:
-    """One process: the sums of the weights, by kind of parallelism and norm to clip at."""
+    """In each process: return the sum of the weights for each kind of parallelism and gradient clip."""
     return [overflow_in_one(parallel, clip) for parallel, clip in KINDS]
 
 
-def test_step_that_overflows_in_one_process_is_left_out_by_all() -> None:
-    one, other = together(2, overflow_in_each_kind)
-    assert one == other, "the same weights in both"
+def test_step_that_overflows_in_one_process_is_skipped_by_all() -> None:
+    one, other = run_processes(2, overflow_in_each_kind)
+    assert one == other, "both processes have the same weights"
 
 
-# The scale begins far too high and rises soon: the first steps overflow, and others do now and then.
-FORCED = """
+# The initial scale is far too high and grows often: the first steps overflow, and some later ones, too.
+FORCE_FP16 = """
 import os
 if "RANK" in os.environ:
     from functools import partial
@@ -129,8 +131,8 @@ STEPS = 12
 WORDS = ("--steps", str(STEPS), "--batch-size", "8", "--checkpoint-every", "3", "--log-every", str(STEPS))
 
 
-def scaler_of(folder: Path) -> tuple[int, dict[str, Any]]:
-    """The newest checkpoint's step, and what it has of the scaler."""
+def read_scaler(folder: Path) -> tuple[int, dict[str, Any]]:
+    """Return the newest checkpoint's step and its state of the scaler."""
     store = Directory(folder / "checkpoints" / "run")
     step = layout.finished(store.list())[0]
     manifest = layout.Manifest.decode(store.read(f"{layout.name(step)}/{layout.MANIFEST}"))
@@ -138,18 +140,18 @@ def scaler_of(folder: Path) -> tuple[int, dict[str, Any]]:
 
 
 def test_killed_run_in_fp16_restores_the_scale_bit_by_bit(start: Start, tmp_path: Path) -> None:
-    trained = []
+    runs = []
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
-        each = Trained(start, tmp_path / name, *WORDS, patch=FORCED + KILLED)
-        trained.append(each)
-    trained[0].end()
-    ended = trained[1].begin(KILL="8 1", PET_MAX_RESTARTS="1").end()
+        each = RunSeries(start, tmp_path / name, *WORDS, patch=FORCE_FP16 + KILLED)
+        runs.append(each)
+    runs[0].end()
+    ended = runs[1].start_torchrun(KILL="8 1", PET_MAX_RESTARTS="1").end()
     assert ended.code == 0, ended.output
     assert "checkpoint=loaded step=" in ended.output
-    states = [scaler_of(each.folder) for each in trained]
+    states = [read_scaler(each.folder) for each in runs]
     assert states[0] == states[1]
     step, state = states[0]
     assert step == STEPS
-    assert 1.0 < state["scale"] < 2.0**20, "it overflowed, and came to a scale at which it learns"
-    assert same(trained[0].model(), trained[1].model())
+    assert 1.0 < state["scale"] < 2.0**20, "the scale falls until the steps no longer overflow"
+    assert are_tensors_equal(runs[0].model(), runs[1].model())

@@ -1,4 +1,4 @@
-"""Steps that take longer than there is time to stop: the stop is agreed between two of a step's micro-batches."""
+"""Steps that are longer than the time to stop: the processes agree to stop between two micro-batches."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.integration.trainer.conftest import Start
-from tests.integration.trainer.trained import Trained, read_until, stopped_at
+from tests.integration.trainer.trained import RunSeries, read_until, stopped_at
 from trainer.contract import Exit
 
 pytestmark = pytest.mark.trainer
 
-# A share of 32 samples in as many micro-batches. From the second step on each takes 0.4 s in one C call, which makes
-# 13 s of a step.
+# Each process has 32 micro-batches of one sample. From the second step on each blocks for 0.4 s in one C call: 13 s a
+# step.
 WORDS = ("--batch-size", "64", "--micro-batch-size", "1", "--steps", "3", "--log-every", "1")
 SLOWED = """
 import os
@@ -40,17 +40,17 @@ MOST_SECONDS = 10.0
 
 
 def test_stop_in_a_slow_step_ends_soon_with_the_step_before(start: Start, tmp_path: Path) -> None:
-    trained = Trained(start, tmp_path, *WORDS, patch=SLOWED)
-    node = trained.begin(SLOW_SECONDS="0.4")
+    runs = RunSeries(start, tmp_path, *WORDS, patch=SLOWED)
+    node = runs.start_torchrun(SLOW_SECONDS="0.4")
     read_until(node, "rank 0 is in its second step")
-    began = time.monotonic()
+    start_time = time.monotonic()
     node.process.send_signal(signal.SIGTERM)
     ended = node.end()
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - start_time
     assert ended.code == Exit.STOPPED, ended.output
     assert seconds <= MOST_SECONDS
-    assert stopped_at(ended, "SIGTERM") == 1, "the half of a step is dropped"
+    assert stopped_at(ended, "SIGTERM") == 1, "the partial step is dropped"
     assert "without another checkpoint" not in ended.output
-    again = trained.end(processes=1, SLOW_SECONDS="0")
-    assert re.search(r"^checkpoint=loaded step=1 position=64 ", again.output, re.M), again.output
-    assert "steps=3" in again.output
+    resumed = runs.end(processes=1, SLOW_SECONDS="0")
+    assert re.search(r"^checkpoint=loaded step=1 position=64 ", resumed.output, re.M), resumed.output
+    assert "steps=3" in resumed.output

@@ -1,4 +1,4 @@
-"""A loss that becomes infinite or no number ends the training, and never its last good checkpoint."""
+"""A loss that is infinite or NaN ends the run and leaves the last good checkpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.trainer
 NAN, INF = math.nan, math.inf
 
 
-def test_without_a_scaler_the_first_loss_that_is_no_number_is_the_end() -> None:
+def test_nan_loss_without_a_scaler_diverges() -> None:
     assert [Losses(scaled=False).diverged(loss) for loss in (2.0, NAN, INF, -INF)] == [
         False,
         True,
@@ -28,13 +28,13 @@ def test_without_a_scaler_the_first_loss_that_is_no_number_is_the_end() -> None:
     ]
 
 
-def test_with_a_scaler_one_interval_is_forgiven_and_two_in_a_row_are_not() -> None:
+def test_two_nan_losses_in_a_row_with_a_scaler_diverge() -> None:
     losses = Losses(scaled=True)
     assert [losses.diverged(loss) for loss in (INF, 2.0, NAN, 2.0, NAN, INF)] == [False] * 5 + [True]
 
 
 @pytest.mark.parametrize(("number", "finite"), [(3e38, True), (NAN, False), (INF, False), (-INF, False)])
-def test_one_number_among_many_decides(number: float, finite: bool) -> None:
+def test_are_finite_with_one_bad_number_is_false(number: float, finite: bool) -> None:
     tensors = [torch.ones(1000), torch.ones(30, 40), torch.ones(0), torch.ones(5, dtype=torch.bfloat16)]
     tensors[1][7, 31] = number
     assert are_finite(tensors, torch.device("cpu")) == finite
@@ -50,7 +50,7 @@ def places(folder: Path) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def good(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a training whose checkpoint of step 10 is good."""
+    """The folder of a run with a good checkpoint of step 10."""
     folder = tmp_path_factory.mktemp("good")
     ended = start.gang(*WORDS, *places(folder), "--steps", "10").end()
     assert ended.code == 0, ended.output
@@ -61,20 +61,20 @@ def good(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_run_that_diverges_leaves_the_last_good_checkpoint(
     good: Path, start: Start, tmp_path: Path, log_every: int
 ) -> None:
-    """With a rate beyond all numbers the second update makes infinities. Seldom lines leave it to the next save."""
+    """The second update overflows at this learning rate. Without a log line before it, the next save detects that."""
     shutil.copytree(good, tmp_path, dirs_exist_ok=True)
     place = tmp_path / "checkpoints"
     metrics = ("--metrics-directory", str(tmp_path / "metrics"), "--log-every", str(log_every))
     words = (*WORDS, *places(tmp_path), *metrics, "--steps", "40", "--learning-rate", "1e38")
     ended = start.gang(*words, processes=2).end()
     assert ended.code == Exit.CONFIGURATION, ended.output
-    (said,) = [line for line in ended.output.splitlines() if line.startswith("error: ") and "step" in line]
+    (error,) = [line for line in ended.output.splitlines() if line.startswith("error: ") and "step" in line]
     found = re.match(
-        r"error: (loss: (nan|inf)|weights: not all are numbers) at step (\d+): the loss diverged", said
+        r"error: (loss: (nan|inf)|weights: not all are numbers) at step (\d+): the loss diverged", error
     )
-    assert found, said
+    assert found, error
     assert int(found[3]) == (15 if log_every == 5 else 20)
-    assert "Use a lower learning_rate (it is 1e+38)" in said
+    assert "Use a lower learning_rate (it is 1e+38)" in error
     assert "Traceback" not in ended.output
     assert [each.name for each in sorted((place / "run").glob("step-*"))] == ["step-000000010"]
     last = json.loads((tmp_path / "metrics" / "run.jsonl").read_text().splitlines()[-1])

@@ -1,4 +1,4 @@
-"""Where a GPU's state is copied by its own thread."""
+"""The stager copies a GPU's state in its own thread."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ pytestmark = pytest.mark.trainer
 
 
 @pytest.mark.filterwarnings("ignore:Ignoring pin_memory flag")
-def test_the_thread_that_copies_is_on_its_processs_gpu_before_it_copies(
+def test_stager_thread_sets_its_gpu_before_the_first_copy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    done: list[tuple[str, int]] = []
+    events: list[tuple[str, int]] = []
 
     class Stream:
         def __enter__(self) -> None:
-            done.append(("copy", threading.get_ident()))
+            events.append(("copy", threading.get_ident()))
 
         def __exit__(self, *_: object) -> None: ...
 
@@ -30,7 +30,7 @@ def test_the_thread_that_copies_is_on_its_processs_gpu_before_it_copies(
     monkeypatch.setattr(torch, "Stream", Stream)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(
-        torch.cuda, "set_device", lambda device: done.append((str(device), threading.get_ident()))
+        torch.cuda, "set_device", lambda device: events.append((str(device), threading.get_ident()))
     )
     stager = new_stager(torch.device("cuda", 3), shared=False)
     try:
@@ -40,11 +40,11 @@ def test_the_thread_that_copies_is_on_its_processs_gpu_before_it_copies(
             assert torch.equal(staged.result()["a"], torch.ones(2))
     finally:
         stager.close()
-    assert [what for what, _ in done] == ["cuda:3", "copy", "copy"]
-    assert len({thread for _, thread in done} | {threading.get_ident()}) == 2
+    assert [what for what, _ in events] == ["cuda:3", "copy", "copy"]
+    assert len({thread for _, thread in events} | {threading.get_ident()}) == 2
 
 
-def test_without_a_gpu_a_copy_is_made_at_once_and_no_gpu_is_asked_for(
+def test_stager_without_a_gpu_copies_synchronously(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "set_device", lambda _device: pytest.fail("there is none"))

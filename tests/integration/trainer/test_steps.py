@@ -1,4 +1,4 @@
-"""A training's steps on several processes: what goes on from one is what the next would have been."""
+"""Steps on several processes: a resumed run continues as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.integration.trainer.together import own_world, together
+from tests.integration.trainer.together import own_world, run_processes
 from trainer.config import Config
 from trainer.hang import Watch
-from trainer.parallel import FP32
-from trainer.parallel import full_tensor as whole_tensor
+from trainer.parallel import FP32, full_tensor
 from trainer.shutdown import Stop
 from trainer.train import model_weights
 from trainer.trainer import Observer, Trainer
@@ -23,53 +22,53 @@ pytestmark = pytest.mark.trainer
 
 
 class Quiet:
-    """A watch that watches nothing."""
+    """A watch that does nothing."""
 
     def enter(self, phase: str, *, long: bool = False) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def beat(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
-def training(config: Config, stop: Stop | None = None) -> Trainer:
+def create_trainer(config: Config, stop: Stop | None = None) -> Trainer:
     stop = stop or Stop(patience=20, phase=lambda: "")
     workload = load(config.data)
     return Trainer(config, own_world(), torch.device("cpu"), FP32, workload, stop, cast(Watch, Quiet()))
 
 
-def go_on_at_each_step() -> list[bool]:
-    """One process: four steps in one go, and each of the last three by a process that goes on from the one before."""
+def resume_at_each_step() -> list[bool]:
+    """In each process: train four steps, and repeat each of the last three with a trainer that resumes before it."""
     gpt.PRESETS["gpt-tiny"] = gpt.Shape(layers=3, heads=2, width=128, sequence=16)  # 2.6 MB: several buckets
     config = Config(data="corpus", steps=100, evaluate_every=1000, batch_size=16, bucket_megabytes=1)
-    full_tensor = training(config)
+    uninterrupted = create_trainer(config)
     state = torch.get_rng_state()
-    assert full_tensor.run(Observer(), 1)
+    assert uninterrupted.run(Observer(), 1)
     assert torch.equal(torch.get_rng_state(), state)
     found = []
     for step in (1, 2, 3):
-        part = training(config)
-        part.network.load_state_dict(copy.deepcopy(full_tensor.network.state_dict()))
-        part.optimizer.load_state_dict(copy.deepcopy(full_tensor.optimizer.state_dict()))
-        part.resume(full_tensor.step, full_tensor.position)
-        for each in (part, full_tensor):
+        part = create_trainer(config)
+        part.network.load_state_dict(copy.deepcopy(uninterrupted.network.state_dict()))
+        part.optimizer.load_state_dict(copy.deepcopy(uninterrupted.optimizer.state_dict()))
+        part.resume(uninterrupted.step, uninterrupted.position)
+        for each in (part, uninterrupted):
             assert each.run(Observer(), 1)
             assert (each.step, each.position) == (step + 1, 16 * (step + 1))
         found += [
             torch.equal(one, other)
-            for one, other in zip(part.network.parameters(), full_tensor.network.parameters(), strict=True)
+            for one, other in zip(part.network.parameters(), uninterrupted.network.parameters(), strict=True)
         ]
     return found
 
 
-def test_who_goes_on_sums_over_four_processes_as_who_never_stopped() -> None:
-    """DDP lays out its buckets anew before a process's second step, and a sum of four depends on them."""
-    for found in together(4, go_on_at_each_step):
+def test_resumed_steps_of_four_processes_equal_uninterrupted() -> None:
+    """DDP rebuilds its buckets before a process's second step, and a sum over four processes depends on them."""
+    for found in run_processes(4, resume_at_each_step):
         assert all(found), f"{found.count(False)} of {len(found)} tensors differ"
 
 
 class StopAt(Stop):
-    """All processes agree to stop at the same call, this one."""
+    """Makes all processes agree to stop at this call."""
 
     def __init__(self, call: int) -> None:
         super().__init__(patience=20, phase=lambda: "")
@@ -81,29 +80,29 @@ class StopAt(Stop):
 
 
 def stop_between_micro_batches(parallel: str) -> None:
-    """One process: two steps of eight micro-batches each, and the same, told to stop in the third and gone on with."""
+    """In each process: compare two steps of eight micro-batches with a run that stops in its third step."""
     config = Config(
         steps=100, evaluate_every=1000, batch_size=16, micro_batch_size=1, parallel=parallel, compile="no"
     )
-    full_tensor, stopped = training(config), training(config, StopAt(2 * 8 + 5))
-    assert full_tensor.run(Observer(), 2)
+    uninterrupted, stopped = create_trainer(config), create_trainer(config, StopAt(2 * 8 + 5))
+    assert uninterrupted.run(Observer(), 2)
     assert not stopped.run(Observer())
     assert (stopped.step, stopped.position) == (2, 32)
     stopped.check_weights()
     assert all(parameter.grad is None for parameter in stopped.network.parameters())
-    for one, other in zip(stopped.network.parameters(), full_tensor.network.parameters(), strict=True):
-        assert torch.equal(whole_tensor(one), whole_tensor(other))
+    for one, other in zip(stopped.network.parameters(), uninterrupted.network.parameters(), strict=True):
+        assert torch.equal(full_tensor(one), full_tensor(other))
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_a_stop_between_two_micro_batches_leaves_the_training_at_its_last_step(parallel: str) -> None:
-    """A step of many micro-batches may take longer than there is time to stop."""
-    together(2, stop_between_micro_batches, parallel)
+def test_stop_between_micro_batches_keeps_the_last_step(parallel: str) -> None:
+    """A step of many micro-batches may be longer than the time to stop."""
+    run_processes(2, stop_between_micro_batches, parallel)
 
 
 def gather_the_model() -> None:
-    """One process: what is saved of a sharded model, against the same one that is not sharded."""
-    plain, sharded = (training(Config(parallel=parallel)) for parallel in ("ddp", "fsdp"))
+    """In each process: compare the saved weights of a sharded and a plain model."""
+    plain, sharded = (create_trainer(Config(parallel=parallel)) for parallel in ("ddp", "fsdp"))
     found = model_weights(sharded)
     if dist.get_rank() == 0:
         expected = plain.network.state_dict()
@@ -116,5 +115,5 @@ def gather_the_model() -> None:
         assert model_weights(plain) == {}
 
 
-def test_a_sharded_model_is_whole_in_the_first_process_alone() -> None:
-    together(2, gather_the_model)
+def test_sharded_model_is_gathered_in_the_first_process_only() -> None:
+    run_processes(2, gather_the_model)

@@ -1,4 +1,4 @@
-"""The table of the world at the start: what is there, what was expected, and which machine differs."""
+"""The table of the world at the start: its nodes, the expected world, and the nodes that differ."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from trainer.world import World, describe_expected
 pytestmark = pytest.mark.trainer
 
 
-def machine(node: int, first: int, gpus: int = 4, **changes: Any) -> list[Process]:
-    told = {
+def node_processes(node: int, first: int, gpus: int = 4, **changes: Any) -> list[Process]:
+    fields = {
         "host": f"train-r1-worker-{node}",
         "device": "NVIDIA A10G",
         "python": "3.11.15",
@@ -24,11 +24,11 @@ def machine(node: int, first: int, gpus: int = 4, **changes: Any) -> list[Proces
         "driver": "580.95.05",
         **changes,
     }
-    return [Process(rank=first + index, node=node, **told) for index in range(gpus)]
+    return [Process(rank=first + index, node=node, **fields) for index in range(gpus)]
 
 
-def test_alike_machines_have_a_row_each_and_no_mark() -> None:
-    processes = machine(1, 4) + machine(0, 0)
+def test_table_of_equal_nodes_has_a_row_each_and_no_mark() -> None:
+    processes = node_processes(1, 4) + node_processes(0, 0)
     lines = table(processes, "2 nodes x 4 processes")
     assert lines == [
         "world: expected 2 nodes x 4 processes, found 2 nodes x 4 processes, 8 in all",
@@ -38,8 +38,13 @@ def test_alike_machines_have_a_row_each_and_no_mark() -> None:
     ]
 
 
-def test_what_differs_from_most_is_marked_and_its_machines_named() -> None:
-    processes = machine(0, 0) + machine(1, 4, driver="535.1") + machine(2, 8, gpus=3) + machine(3, 11)
+def test_table_marks_and_names_nodes_that_differ() -> None:
+    processes = (
+        node_processes(0, 0)
+        + node_processes(1, 4, driver="535.1")
+        + node_processes(2, 8, gpus=3)
+        + node_processes(3, 11)
+    )
     lines = table(processes)
     assert lines[0] == "world: found 4 nodes x 3 and 4 processes, 15 in all"
     assert [line.split("  ")[-1].strip() for line in lines[2:6]] == [
@@ -53,18 +58,22 @@ def test_what_differs_from_most_is_marked_and_its_machines_named() -> None:
     assert [line.count("*") for line in lines[2:6]] == [0, 1, 1, 0]
 
 
-def test_processes_of_one_machine_that_differ_are_counted_in_its_row() -> None:
-    mixed = [*machine(0, 0, gpus=2), *machine(1, 2, gpus=1), *machine(1, 3, gpus=1, torch="2.14.0")]
+def test_table_counts_processes_of_a_node_that_differ() -> None:
+    mixed = [
+        *node_processes(0, 0, gpus=2),
+        *node_processes(1, 2, gpus=1),
+        *node_processes(1, 3, gpus=1, torch="2.14.0"),
+    ]
     row = table(mixed)[3]
     assert "1 x 2.15.0+cu132, 1 x 2.14.0*" in row
     assert "2 x NVIDIA A10G " in row
 
 
-def test_of_many_machines_the_first_and_those_that_differ_have_a_row() -> None:
+def test_table_of_many_nodes_shows_the_first_and_different_ones() -> None:
     processes = [
         process
         for node in range(64)
-        for process in machine(node, 8 * node, gpus=8, **({"nccl": "2.29.3"} if node == 40 else {}))
+        for process in node_processes(node, 8 * node, gpus=8, **({"nccl": "2.29.3"} if node == 40 else {}))
     ]
     lines = table(processes, describe_expected(64, None), longest=16)
     assert lines[0] == "world: expected 64 nodes x any processes, found 64 nodes x 8 processes, 512 in all"
@@ -72,7 +81,7 @@ def test_of_many_machines_the_first_and_those_that_differ_have_a_row() -> None:
     assert lines[4:] == ["and 62 more nodes like most", "warning: * differs from most nodes: node 40"]
 
 
-def test_a_process_on_the_cpu_tells_of_no_driver() -> None:
+def test_process_on_the_cpu_has_no_driver() -> None:
     found = describe(World(rank=3, size=8, local_rank=1, local_size=2, nodes=4), 1, "cpu")
     assert (found.rank, found.node, found.torch) == (3, 1, torch.__version__)
     assert (found.cuda, found.nccl, found.driver) == ("none", "none", "none")

@@ -1,4 +1,4 @@
-"""Token files: which tokens a sample has, and what is said about files that are missing, damaged or of another kind."""
+"""Token files: the tokens of a sample, and the errors for missing, damaged and unsupported files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tokens(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def refused(data: Path | str, model: str | None = None, sequence: int | None = 64) -> tuple[Exit, str]:
+def load_error(data: Path | str, model: str | None = None, sequence: int | None = 64) -> tuple[Exit, str]:
     with pytest.raises(TrainerError) as caught:
         load(str(data), model, sequence)
     assert "\n" not in str(caught.value)
@@ -41,9 +41,7 @@ def refused(data: Path | str, model: str | None = None, sequence: int | None = 6
 
 
 @given(st.integers(1, 300), st.integers(1, 40))
-def test_every_token_but_the_first_is_a_target_once_up_to_a_last_piece_without_a_sample(
-    more: int, sequence: int
-) -> None:
+def test_every_token_after_the_first_is_a_target_once(more: int, sequence: int) -> None:
     count = sequence + more
     file = TokenFile(Path("train.bin"), np.arange(count, dtype="<u2"), 340, sequence)
     rows = file.rows(np.arange(file.samples))
@@ -52,7 +50,7 @@ def test_every_token_but_the_first_is_a_target_once_up_to_a_last_piece_without_a
     assert (rows[:, :-1] + 1 == rows[:, 1:]).all()
 
 
-def test_a_batch_holds_the_samples_of_its_indices(tokens: Path) -> None:
+def test_batch_has_the_samples_of_its_indices(tokens: Path) -> None:
     workload = load(str(tokens), "gpt-tiny")
     raw = np.fromfile(tokens / "train.bin", "<u2").astype(int)
     inputs, targets = workload.batch(np.array([14, 0, 14]), "train")
@@ -72,13 +70,13 @@ def test_a_batch_holds_the_samples_of_its_indices(tokens: Path) -> None:
     }
 
 
-def test_the_last_sample_is_the_last_there_is(tokens: Path) -> None:
+def test_batch_beyond_the_last_sample_raises(tokens: Path) -> None:
     with pytest.raises(IndexError):
         load(str(tokens), "gpt-tiny").batch(np.array([15]), "train")
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32"])
-def test_the_type_of_the_numbers_is_the_one_that_meta_json_says(tmp_path: Path, dtype: str) -> None:
+def test_token_type_is_that_of_meta_json(tmp_path: Path, dtype: str) -> None:
     numbers = np.arange(130) % 100
     for name in ("train.bin", "val.bin"):
         numbers.astype(gpt.DTYPES[dtype]).tofile(tmp_path / name)
@@ -88,7 +86,7 @@ def test_the_type_of_the_numbers_is_the_one_that_meta_json_says(tmp_path: Path, 
     assert workload.model().embedding.weight.shape[0] == 128  # type: ignore[union-attr]
 
 
-def test_a_meta_json_that_says_no_vocabulary_means_all_that_fits_up_to_gpt2s(tokens: Path) -> None:
+def test_meta_json_without_vocabulary_allows_gpt2s_tokens(tokens: Path) -> None:
     for dtype, vocabulary in (("uint8", 256), ("uint16", 50257), ("uint32", 50257)):
         (tokens / "meta.json").write_text(json.dumps({"dtype": dtype}))
         np.zeros(65, gpt.DTYPES[dtype]).tofile(tokens / "train.bin")
@@ -96,7 +94,7 @@ def test_a_meta_json_that_says_no_vocabulary_means_all_that_fits_up_to_gpt2s(tok
         assert load(str(tokens), "gpt-tiny").describe()["vocabulary"] == vocabulary
 
 
-def test_the_corpus_is_the_book_and_the_files_are_as_long_as_its_page_says() -> None:
+def test_corpus_is_the_book_with_the_documented_sizes() -> None:
     page = (CORPUS / "README.md").read_text()
     parts = {name: (CORPUS / name).read_bytes() for name in ("train.bin", "val.bin")}
     for name, text in parts.items():
@@ -113,22 +111,20 @@ def test_the_corpus_is_the_book_and_the_files_are_as_long_as_its_page_says() -> 
     assert bytes(inputs[0].tolist()).startswith(b"CHAPTER I. Down the Rabbit-Hole\n\nAlice was beginning")
 
 
-def test_the_pages_way_to_use_a_text_byte_by_byte_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_documented_code_for_a_text_as_bytes_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs" / "workloads.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     text = "Grüße, world! " * 100
     (tmp_path / "text.txt").write_text(text)
     monkeypatch.chdir(tmp_path)
-    exec(code)  # noqa: S102 - the page's own
+    exec(code)  # noqa: S102 - the page's code
     workload = load(str(tmp_path), "gpt-tiny")
     assert bytes(workload.batch(np.array([0]), "train")[0][0].tolist()) == text.encode()[:64]
     assert (workload.train_samples, workload.test_samples) == (1439 // 64, 159 // 64)
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "said"),
+    ("file", "content", "reason"),
     [
         ("train.bin", None, "train.bin is missing"),
         ("val.bin", None, "val.bin is missing"),
@@ -155,31 +151,31 @@ def test_the_pages_way_to_use_a_text_byte_by_byte_works(
         ("meta.json", b'{"vocabulary": 9}', "it must be 0 to 8"),
     ],
 )
-def test_a_damaged_file_is_named_with_what_was_found_and_expected(
-    tokens: Path, file: str, content: bytes | None, said: str
+def test_damaged_file_is_named_with_found_and_expected(
+    tokens: Path, file: str, content: bytes | None, reason: str
 ) -> None:
     (tokens / file).unlink(missing_ok=True)
     if content is not None:
         (tokens / file).write_bytes(content)
-    code, message = refused(tokens, "gpt-tiny")
+    code, message = load_error(tokens, "gpt-tiny")
     assert code == Exit.DATA
     assert message.startswith(f"data: {tokens}/")
-    assert said in message
+    assert reason in message
 
 
 @pytest.mark.parametrize("call", ["memmap", "fromfile"])
-def test_a_file_that_cannot_be_read_is_named(
-    tokens: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_unreadable_file_is_named(tokens: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     def denied(file: Path, *_: Any, **__: Any) -> None:
-        raise PermissionError(13, "Permission denied", str(file))  # nobody is denied anything when root tests
+        raise PermissionError(
+            13, "Permission denied", str(file)
+        )  # root is never denied, so the test raises it
 
     monkeypatch.setattr(np, call, denied)
-    said = f"data: [Errno 13] Permission denied: '{tokens}/train.bin'"
-    assert refused(tokens) == (Exit.DATA, said)
+    reason = f"data: [Errno 13] Permission denied: '{tokens}/train.bin'"
+    assert load_error(tokens) == (Exit.DATA, reason)
 
 
-def test_the_digest_changes_with_any_token_and_with_the_type(tokens: Path) -> None:
+def test_digest_changes_with_any_token_and_with_the_type(tokens: Path) -> None:
     before = load(str(tokens), "gpt-tiny").digest
     raw = (tokens / "val.bin").read_bytes()
     (tokens / "val.bin").write_bytes(raw[:-2] + b"\x07\x00")
@@ -190,39 +186,39 @@ def test_the_digest_changes_with_any_token_and_with_the_type(tokens: Path) -> No
     assert load(str(tokens), "gpt-tiny").digest not in (before, changed)
 
 
-def test_of_a_large_file_first_last_and_spaced_blocks_are_examined_and_every_token_that_is_used(
+def test_large_file_is_checked_in_blocks_and_where_used(
     tokens: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpt, "BLOCK_BYTES", 64)
     monkeypatch.setattr(gpt, "BLOCKS", 4)  # 32 tokens from 0, 322, 645 and 968
-    kept = np.fromfile(tokens / "train.bin", "<u2")
+    original = np.fromfile(tokens / "train.bin", "<u2")
     before = load(str(tokens), "gpt-tiny").digest
 
     def change(position: int, token: int) -> None:
-        changed = kept.copy()
+        changed = original.copy()
         changed[position] = token
         changed.tofile(tokens / "train.bin")
 
     for position in (0, 322, 999):
-        change(position, 50256 - int(kept[position]))
+        change(position, 50256 - int(original[position]))
         assert load(str(tokens), "gpt-tiny").digest != before
         change(position, 60000)
-        assert f"has the token 60000 at position {position};" in refused(tokens, "gpt-tiny")[1]
+        assert f"has the token 60000 at position {position};" in load_error(tokens, "gpt-tiny")[1]
     change(200, 60000)
     workload = load(str(tokens), "gpt-tiny")
     assert workload.digest == before
     with pytest.raises(TrainerError, match="the token 60000 at position 200;") as caught:
         workload.batch(np.array([0, 3]), "train")
     assert caught.value.code == Exit.DATA
-    np.concatenate([kept, kept[:1]]).tofile(tokens / "train.bin")  # as long as before but for one token
+    np.concatenate([original, original[:1]]).tofile(tokens / "train.bin")  # one token longer than before
     assert load(str(tokens), "gpt-tiny").digest != before
 
 
-def test_a_file_far_larger_than_the_memory_is_read_where_it_is_used(tokens: Path) -> None:
+def test_file_larger_than_memory_is_read_on_demand(tokens: Path) -> None:
     samples = 2**30
     with (tokens / "train.bin").open(
         "wb"
-    ) as file:  # 128 GiB, of which the file system keeps the last block alone
+    ) as file:  # 128 GiB, sparse: the file system stores only the last block
         file.seek(samples * 64 * 2)
         file.write(b"\x2a\x00")
     workload = load(str(tokens), "gpt-tiny")
@@ -231,18 +227,18 @@ def test_a_file_far_larger_than_the_memory_is_read_where_it_is_used(tokens: Path
     assert targets.flatten().tolist() == [0] * 127 + [42]
 
 
-def test_data_choose_the_kind_of_model(tokens: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_data_select_the_default_model(tokens: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     assert load(str(tokens), None, 64).name == "gpt-124M"
     assert load(str(tokens), "gpt-350M", 64).name == "gpt-350M"
     assert load("digits").name == "convnet"
     assert load("digits", "convnet").unit == "samples"
-    (tokens / "train.bin").unlink()  # what is left is still no directory of images
+    (tokens / "train.bin").unlink()  # the remaining files are still token files
     assert has_tokens(str(tokens))
     assert not has_tokens(str(tmp_path_factory.mktemp("images")))
 
 
 @pytest.mark.parametrize(
-    ("data", "model", "sequence", "code", "said"),
+    ("data", "model", "sequence", "code", "reason"),
     [
         (
             "digits",
@@ -263,30 +259,30 @@ def test_data_choose_the_kind_of_model(tokens: Path, tmp_path_factory: pytest.Te
         ("corpus", None, 0, Exit.CONFIGURATION, "sequence length: 0 is less than 1"),
         ("corpus", None, 22049, Exit.DATA, "val.bin has 22049 tokens; it must have at least 22050"),
         (
-            "none",
+            "absent",
             None,
             None,
             Exit.DATA,
-            "data: none is not a directory; it must be 'digits', 'corpus', or a directory",
+            "data: absent is not a directory; it must be 'digits', 'corpus', or a directory",
         ),
     ],
 )
-def test_what_does_not_go_together_is_refused_in_one_line(
-    data: str, model: str | None, sequence: int | None, code: Exit, said: str
+def test_incompatible_settings_are_refused_in_one_line(
+    data: str, model: str | None, sequence: int | None, code: Exit, reason: str
 ) -> None:
-    found, message = refused(data, model, sequence)
+    found, message = load_error(data, model, sequence)
     assert found == code
-    assert said in message
+    assert reason in message
 
 
-def test_a_place_that_cannot_be_looked_at_is_told_in_one_line() -> None:
-    """As where a file system is gone, or a directory is another user's: no name is that long anywhere."""
-    found, message = refused("/" + "a" * 300)
+def test_unreadable_directory_is_refused_in_one_line() -> None:
+    """A name that is too long raises an OSError, as an unreachable file system does."""
+    found, message = load_error("/" + "a" * 300)
     assert found == Exit.DATA
     assert re.fullmatch(r"data: /a{300} cannot be read: File name too long; it must be 'digits', .*", message)
 
 
-def test_the_list_of_models_is_there_before_torch_and_numpy_are() -> None:
-    """Settings name the models and are checked before the seconds that importing torch takes."""
+def test_model_list_imports_neither_torch_nor_numpy() -> None:
+    """The settings check model names before the slow import of torch."""
     code = "import sys, trainer.workloads; sys.exit(any(name in sys.modules for name in ('torch', 'numpy')))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""A step gives the GPU its work and never waits for it."""
+"""A step queues its work on the GPU and never waits for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.trainer
 
 
 def steps_that_may_not_wait(rank: int, size: int, folder: str, data: str, precision: str) -> None:
-    """One process with one GPU: steps in which whatever waits for the device raises."""
+    """In a process with one GPU: train steps in a mode in which every synchronization raises."""
     device = torch.device("cuda", rank)
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
@@ -40,23 +40,25 @@ def steps_that_may_not_wait(rank: int, size: int, folder: str, data: str, precis
     )
     stop = Stop(patience=20, phase=lambda: "")
     world = World(rank, size, rank, size, 1)
-    own = Trainer(config, world, device, prepare(precision, device), load(data), stop, cast(Watch, Quiet()))
-    assert own.run(Observer(), 3)  # libraries are loaded and memory is taken: these may wait
+    trainer = Trainer(
+        config, world, device, prepare(precision, device), load(data), stop, cast(Watch, Quiet())
+    )
+    assert trainer.run(Observer(), 3)  # the first steps load libraries and allocate memory: they may wait
     torch.cuda.synchronize(device)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        assert own.run(Observer(), 5)
+        assert trainer.run(Observer(), 5)
         with pytest.raises(RuntimeError, match="synchronizing"):
-            torch.ones(1, device=device).item()  # and it would have been seen
+            torch.ones(1, device=device).item()  # the mode detects a synchronization
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert own.step == 8
+    assert trainer.step == 8
     dist.destroy_process_group()
 
 
 @pytest.mark.skipif(
     not torch.cuda.is_available(),
-    reason="needs an NVIDIA GPU: torch.cuda.set_sync_debug_mode watches what waits for CUDA, and nothing else",
+    reason="needs an NVIDIA GPU: torch.cuda.set_sync_debug_mode detects synchronizations of CUDA only",
 )
 @pytest.mark.parametrize("precision", ["auto", "fp16"])
 @pytest.mark.parametrize("data", ["digits", "corpus"])

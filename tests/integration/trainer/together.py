@@ -1,4 +1,4 @@
-"""Processes of one gloo world, in which a test does its work."""
+"""Run a function of a test in the processes of one gloo world."""
 
 from __future__ import annotations
 
@@ -29,49 +29,49 @@ PRELOADED = (
 
 
 def own_world() -> World:
-    """The world of a process of `together`: all on one node."""
+    """Return the world of a process of `run_processes`: all are on one node."""
     rank, size = dist.get_rank(), dist.get_world_size()
     return World(rank, size, rank, size, 1)
 
 
-def _one(
-    work: Callable[..., Any], rank: int, size: int, port: int, arguments: tuple[Any, ...], told: Any
+def _run_one(
+    work: Callable[..., Any], rank: int, size: int, port: int, arguments: tuple[Any, ...], results: Any
 ) -> None:
     torch.set_num_threads(1)
     os.environ["MASTER_PORT"] = str(port)
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     try:
-        answer = pickle.dumps(work(*arguments))  # else tensors would be shared memory
-        dist.barrier()  # else who ends first takes its connections from the others
-        told.put((rank, answer, None))
+        answer = pickle.dumps(work(*arguments))  # otherwise tensors would be shared memory
+        dist.barrier()  # the first process to exit would close the others' connections
+        results.put((rank, answer, None))
     except BaseException:
-        told.put((rank, None, traceback.format_exc()))
-    told.close()
-    told.join_thread()
-    os._exit(0)  # gloo's threads may abort an interpreter's own end (trainer/train.py)
+        results.put((rank, None, traceback.format_exc()))
+    results.close()
+    results.join_thread()
+    os._exit(0)  # gloo's threads may abort the interpreter's exit (trainer/train.py)
 
 
 def fork_server() -> multiprocessing.context.ForkServerContext:
-    """The processes that it makes are forks of one that has imported what they need."""
+    """Return a context whose processes fork from one that has imported the modules."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     return context
 
 
-def together(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What `work(*arguments)` returns in each of so many processes of one gloo world, by rank."""
+def run_processes(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """Run `work(*arguments)` in `size` processes of one gloo world; return the results by rank."""
     context = fork_server()
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    told = context.Queue()
+    results = context.Queue()
     processes = [
-        context.Process(target=_one, args=(work, rank, size, store.port, arguments, told))
+        context.Process(target=_run_one, args=(work, rank, size, store.port, arguments, results))
         for rank in range(size)
     ]
     for process in processes:
         process.start()
     try:
-        answers = sorted((told.get(timeout=LIMIT_SECONDS) for _ in processes), key=lambda each: each[0])
+        answers = sorted((results.get(timeout=LIMIT_SECONDS) for _ in processes), key=lambda each: each[0])
     finally:
         for process in processes:
             process.join(10)

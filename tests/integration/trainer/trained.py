@@ -1,4 +1,4 @@
-"""Trainings, mostly of two processes, one after another in one place, which tests stop, kill and compare."""
+"""Successive runs in one folder, mostly of two processes, which tests stop, kill and compare."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.integration.trainer.conftest import ROOT, Ended, Node, Start
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
-class Trained:
-    """Trainings of one run under `folder`; `patch` is Python that each of its processes runs before anything else."""
+class RunSeries:
+    """Successive attempts of one run under `folder`; each process first runs the Python code `patch`."""
 
     def __init__(self, start: Start, folder: Path, *words: str, patch: str = "") -> None:
         self._start, self._words, self._patch, self.folder = start, words, patch, folder
         if patch:
             (folder / "sitecustomize.py").write_text(patch)
 
-    def begin(
+    def start_torchrun(
         self,
         *more: str,
         entry: tuple[str, ...] = ("-m", "trainer.entrypoint"),
@@ -30,7 +30,7 @@ class Trained:
         has_own_group: bool = False,
         **environ: str,
     ) -> Node:
-        """One training under torchrun's agent, which saves checkpoints and at its end the model."""
+        """Start an attempt under torchrun's agent. It saves checkpoints and finally the model."""
         paths = {
             "PYTHONPATH": f"{self.folder}{os.pathsep}{ROOT}",
             "TRAINYARD_PROCESSES_PER_NODE": str(processes),
@@ -39,7 +39,7 @@ class Trained:
         return self._start.fork(*words, entry=entry, has_own_group=has_own_group, **paths, **environ)
 
     def gang(self, *more: str, processes: int = 2, **environ: str) -> Node:
-        """The same without torchrun."""
+        """Start an attempt without torchrun."""
         return self._start.gang(*self._all_words(more), processes=processes, patch=self._patch, **environ)
 
     def _all_words(self, more: tuple[str, ...]) -> tuple[str, ...]:
@@ -47,35 +47,35 @@ class Trained:
         return ("--device", "cpu", "--owner", "test", *places, *self._words, *more)
 
     def end(self, *more: str, processes: int = 2, **environ: str) -> Ended:
-        """One training without torchrun that comes to its end."""
+        """Run an attempt without torchrun to its end."""
         ended = self.gang(*more, processes=processes, **environ).end()
         assert ended.code == 0, ended.output
         return ended
 
     def model(self) -> dict[str, Tensor]:
-        """The model that was saved at the end."""
+        """Return the saved model."""
         found: dict[str, Tensor] = torch.load(self.folder / "run" / "model.pt", weights_only=True)
         return found
 
 
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    """Bit by bit."""
+def are_tensors_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    """Return whether both have the same names and bitwise equal tensors."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def read_until(node: Node, beginning: str) -> list[str]:
-    """The lines of its log up to the first one that begins so."""
+def read_until(node: Node, prefix: str) -> list[str]:
+    """Return the log lines up to the first one with this prefix."""
     assert node.process.stdout is not None
     lines = []
     for line in node.process.stdout:
         lines.append(line)
-        if line.startswith(beginning):
+        if line.startswith(prefix):
             return lines
-    raise AssertionError(f"it ended without a line that begins with {beginning!r}:\n{''.join(lines)}")
+    raise AssertionError(f"the node exited without a line that starts with {prefix!r}:\n{''.join(lines)}")
 
 
 def stopped_at(ended: Ended, reason: str) -> int:
-    """The step of a stop, which is that of its checkpoint."""
+    """Return the step at which the run stopped and saved its checkpoint."""
     found = re.search(
         rf"^result=stopped reason={reason} steps=(\d+) position=\d+ checkpoint=(\d+)$", ended.output, re.M
     )
@@ -84,7 +84,7 @@ def stopped_at(ended: Ended, reason: str) -> int:
     return int(found[1])
 
 
-# A patch: the process RANK kills itself after the step that KILL="STEP RANK" names, once in torchrun's restarts.
+# A patch: with KILL="STEP RANK", that process kills itself after that step, in the first attempt only.
 KILLED = """
 import os
 if "RANK" in os.environ:
@@ -100,7 +100,7 @@ if "RANK" in os.environ:
     Trainer._train_step = killed
 """
 
-# A patch: each step after SLOW_STEP takes half a second more, so that a test that stops the training finds it training.
+# A patch: each step from SLOW_STEP on takes half a second longer, so that the run has not ended when a test stops it.
 SLOWED = """
 import os
 if "RANK" in os.environ and "SLOW_STEP" in os.environ:
