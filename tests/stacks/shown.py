@@ -117,7 +117,7 @@ def jobs_of_mpi(life: Life) -> Iterator[str]:
         for worker in workers:
             _may_enter(life, launcher, worker)
             if _inside(life, worker, "hostname").strip() != worker:
-                yield f"whoever enters pod/{worker} is somewhere else"
+                yield f"pod/{worker}: exec runs in another pod"
     finally:
         # Its pods first, so that none of them still has a machine.
         life.kubectl("delete", "mpijob/ring", "-n", TRAINING, "--cascade=foreground", "--wait")

@@ -1,4 +1,4 @@
-"""Property paths: what lies below one, and values without it."""
+"""Property paths: which paths one covers, and how to remove it from a value."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ pytestmark = pytest.mark.unit
         ("spec.containers[1].image", "spec.containers[0].image", False),
     ],
 )
-def test_a_path_covers_itself_and_what_lies_below(pattern: str, path: str, is_covered: bool) -> None:
+def test_covers_path_matches_itself_and_nested_paths(pattern: str, path: str, is_covered: bool) -> None:
     assert covers(pattern, path) is is_covered
 
 
 @pytest.mark.parametrize(
-    ("path", "left"),
+    ("path", "expected"),
     [
         ("spec", {"data": {"a.b": 1}}),
         ('data["a.b"]', {"spec": {"list": [{"x": 1, "y": 2}, {"x": 3}]}, "data": {}}),
@@ -41,7 +41,7 @@ def test_a_path_covers_itself_and_what_lies_below(pattern: str, path: str, is_co
         ("spec.none.there", {"spec": {"list": [{"x": 1, "y": 2}, {"x": 3}]}, "data": {"a.b": 1}}),
     ],
 )
-def test_a_value_without_a_path_keeps_the_rest(path: str, left: dict[str, Any]) -> None:
+def test_without_path_keeps_the_rest(path: str, expected: dict[str, Any]) -> None:
     value = {"spec": {"list": [{"x": 1, "y": 2}, {"x": 3}]}, "data": {"a.b": 1}}
-    assert without(value, [path]) == left
+    assert without(value, [path]) == expected
     assert value == {"spec": {"list": [{"x": 1, "y": 2}, {"x": 3}]}, "data": {"a.b": 1}}

@@ -1,4 +1,4 @@
-"""What is written down of a resource, and where."""
+"""Recordings: which facts of a resource are stored, and in which file."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ def inputs_of(recording: Recording) -> dict[str, Any]:
     return inputs
 
 
-@pytest.mark.parametrize("made", [a_job("i"), a_pod("i")])
-def test_the_specification_of_a_job_and_of_a_pod_is_recorded(made: dict[str, Any]) -> None:
-    assert inputs_of(previewed(made)) == made["inputs"]
+@pytest.mark.parametrize("resource", [a_job("i"), a_pod("i")])
+def test_recording_of_job_or_pod_has_its_spec(resource: dict[str, Any]) -> None:
+    assert inputs_of(previewed(resource)) == resource["inputs"]
 
 
-def test_of_an_object_that_is_changed_in_place_its_identity_is_recorded() -> None:
+def test_recording_of_mutable_object_has_only_its_identity() -> None:
     metadata = {"name": "x", "namespace": "n", "labels": {"a": "b"}}
-    made = an_object(
+    resource = an_object(
         "kubernetes:networking.k8s.io/v1:NetworkPolicy", metadata=metadata, spec={"podSelector": {}}
     )
-    assert inputs_of(previewed(made)) == {
+    assert inputs_of(previewed(resource)) == {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": {"name": "x", "namespace": "n"},
     }
 
 
-def test_what_a_resource_ignores_changes_of_is_left_out_and_named() -> None:
+def test_recording_omits_and_lists_ignored_properties() -> None:
     started = {**a_job("i", backoffLimit=3), "ignoreChanges": ["spec", "metadata"], "retainOnDelete": True}
     assert previewed(started)[urn(JOB)] == {
         "type": JOB,
@@ -65,25 +65,25 @@ def test_what_a_resource_ignores_changes_of_is_left_out_and_named() -> None:
     }
 
 
-def test_data_of_a_config_map_is_recorded_and_of_a_secret_a_digest_of_each_value() -> None:
+def test_recording_has_config_map_data_and_secret_digests() -> None:
     assert inputs_of(previewed(an_object(CONFIG_MAP, data={"a": "b"})))["data"] == {"a": "b"}
-    kept = [
+    digests = [
         inputs_of(previewed(an_object(SECRET, stringData={"user": "u", "password": each})))["stringData"]
         for each in (PASSWORD, PASSWORD, "another")
     ]
-    assert PASSWORD not in json.dumps(kept)
-    assert kept[0] == kept[1]
-    assert kept[0]["user"] == kept[2]["user"]
-    assert kept[0]["password"] != kept[2]["password"]
+    assert PASSWORD not in json.dumps(digests)
+    assert digests[0] == digests[1]
+    assert digests[0]["user"] == digests[2]["user"]
+    assert digests[0]["password"] != digests[2]["password"]
 
 
 @pytest.mark.parametrize("hidden", ["[secret]", {SIGNATURE: HIDDEN_VALUE, "ciphertext": "v1:abc"}])
-def test_what_the_program_calls_secret_is_a_mark(hidden: Any) -> None:
+def test_recording_secret_value_is_unknown(hidden: Any) -> None:
     assert inputs_of(previewed(an_object(SECRET, data=hidden)))["data"] == UNKNOWN
     assert inputs_of(previewed(an_object(SECRET, data={"a": hidden})))["data"] == {"a": UNKNOWN}
 
 
-def test_a_state_is_recorded_as_its_preview_is_and_without_what_waits_for_its_deletion() -> None:
+def test_recording_of_state_omits_pending_deletions() -> None:
     old = {**state(SUBNET, "old", inputs={"cidrBlock": "a"}), "delete": True}
     new = state(SUBNET, "new", inputs={"cidrBlock": "b"}, id="subnet-1", outputs={"arn": "arn:1"})
     component = {**state("trainyard:x:X"), "custom": False}
@@ -91,16 +91,14 @@ def test_a_state_is_recorded_as_its_preview_is_and_without_what_waits_for_its_de
         assert recorded(document) == one(SUBNET, "new", cidrBlock="b")
 
 
-def test_a_name_that_the_provider_made_up_loses_its_end_wherever_it_stands() -> None:
+def test_recording_replaces_random_suffix_of_names() -> None:
     role = state(ROLE, "r", inputs={"__defaults": ["name"], "name": "r-0e38f43"})
     attachment = state("aws:iam/rolePolicyAttachment:RolePolicyAttachment", "a", inputs={"role": "r-0e38f43"})
     found = previewed(role, attachment)
     assert [each["inputs"] for each in found.values()] == [{"name": "r-*"}, {"role": "r-*"}]
 
 
-def test_a_recording_is_written_beside_those_of_versions_that_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_save_keeps_recordings_of_released_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recordings, "STATES", tmp_path)
     recording = {**one(SUBNET, "b", cidrBlock="b"), **one(SUBNET, "a", cidrBlock="a")}
     released = tmp_path / "0.1.0" / "dev.json"

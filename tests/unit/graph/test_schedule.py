@@ -1,4 +1,4 @@
-"""The figures of the critical path, on graphs of a few resources."""
+"""Length of the critical path, on graphs of a few resources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VPC, SUBNET = "aws:ec2/vpc:Vpc", "aws:ec2/subnet:Subnet"
 
 
 def state(type_: str, /, *after: str, parent: str = "", custom: bool = True, **inputs: Any) -> dict[str, Any]:
-    """A resource whose URN is its type, or its type and `as_`."""
+    """Return a resource whose URN ends with its type and the name `as_`."""
     name = inputs.pop("as_", "x")
     return {
         "urn": urn(type_, name),
@@ -43,13 +43,13 @@ def urn(type_: str, name: str = "x") -> str:
     return f"urn:pulumi:s::p::{type_}::{name}"
 
 
-def made(*states: dict[str, Any]) -> Graph:
+def graph_with(*states: dict[str, Any]) -> Graph:
     return graph_of({"steps": [{"op": "create", "newState": each} for each in states]})
 
 
 def stack() -> Graph:
-    """A control plane with nodes, beside it a NAT gateway, a file system and an image."""
-    return made(
+    """Return a control plane with nodes, a NAT gateway, a file system and an image."""
+    return graph_with(
         state(VPC),
         state(SUBNET, urn(VPC)),
         state("aws:ecr/repository:Repository"),
@@ -62,33 +62,33 @@ def stack() -> Graph:
     )
 
 
-def test_what_runs_at_the_same_time_counts_once() -> None:
-    least = 1 + 1 + SECONDS[CLUSTER] + SECONDS[f"{ADDON} vpc-cni"] + SECONDS[NODES]
-    assert make_span(stack()).length == forced(stack()).length == least
+def test_make_span_concurrent_resources_count_once() -> None:
+    minimum = 1 + 1 + SECONDS[CLUSTER] + SECONDS[f"{ADDON} vpc-cni"] + SECONDS[NODES]
+    assert make_span(stack()).length == forced(stack()).length == minimum
     assert unneeded(stack()) == []
 
 
 @pytest.mark.parametrize("late", [FILE_SYSTEM, IMAGE])
-def test_a_false_dependency_on_a_slow_thing_is_seen(late: str) -> None:
+def test_unneeded_dependency_on_slow_resource_is_found(late: str) -> None:
     wrong = edited(stack(), urn(CLUSTER), [urn(late)])
     assert make_span(wrong).length > 1.05 * forced(wrong).length
     assert [pair for pair in unneeded(wrong) if pair[1].startswith("Cluster")]
 
 
-def test_a_file_system_after_the_nodes_is_seen() -> None:
+def test_make_span_file_system_after_nodes_is_too_long() -> None:
     wrong = edited(stack(), urn(FILE_SYSTEM), [urn(NODES)])
     assert make_span(wrong).length > 1.05 * forced(wrong).length
 
 
-def test_a_false_dependency_on_a_gateway_is_too_long_though_it_may_be_waited_for() -> None:
+def test_make_span_cluster_after_nat_gateway_is_too_long() -> None:
     wrong = edited(stack(), urn(CLUSTER), [urn(NAT)])
     assert make_span(wrong).length > 1.05 * forced(wrong).length
     assert unneeded(wrong) == []
 
 
-def test_who_waits_for_a_part_of_anothers_component_waits_for_all_of_it() -> None:
+def test_graph_dependency_on_a_child_waits_for_all_siblings() -> None:
     box = urn("eks:index:Cluster")
-    graph = made(
+    graph = graph_with(
         state("eks:index:Cluster", custom=False),
         state(CLUSTER, parent=box),
         state("aws:iam/openIdConnectProvider:OpenIdConnectProvider", urn(CLUSTER), parent=box),
@@ -98,9 +98,9 @@ def test_who_waits_for_a_part_of_anothers_component_waits_for_all_of_it() -> Non
     assert urn("aws:iam/openIdConnectProvider:OpenIdConnectProvider") not in graph[urn(CLUSTER)].waits
 
 
-def test_children_wait_for_what_their_component_waits_for() -> None:
+def test_graph_children_wait_for_dependencies_of_component() -> None:
     parent = urn("trainyard:x:X")
-    graph = made(
+    graph = graph_with(
         state(NAT),
         state("trainyard:x:X", urn(NAT), custom=False),
         state(SUBNET, parent=parent),
@@ -109,12 +109,12 @@ def test_children_wait_for_what_their_component_waits_for() -> None:
     assert [node.type for node in find(graph, SUBNET)] == [SUBNET]
 
 
-def test_a_kind_that_nobody_looked_up_is_named() -> None:
+def test_seconds_unknown_kind_is_named() -> None:
     with pytest.raises(UnknownKind, match="aws:rds/cluster:Cluster: look up"):
         seconds("aws:rds/cluster:Cluster")
 
 
-def test_every_edge_of_the_table_has_a_source_and_ends_at_a_known_kind() -> None:
+def test_needs_every_edge_has_a_source_and_a_known_kind() -> None:
     for kind, needed in NEEDS.items():
         assert seconds(kind) > 0
         for each in needed:

@@ -1,4 +1,4 @@
-"""What counts as taking something away from a stack that is deployed."""
+"""Which changes of an upgrade harm a deployed stack."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.unit.graph.invented import (
 pytestmark = pytest.mark.unit
 
 
-def told(before: Recording, now: Recording) -> list[str]:
+def harm_lines(before: Recording, now: Recording) -> list[str]:
     return [harm.what for harm in harms(before, now)]
 
 
@@ -47,13 +47,13 @@ def deployment(label: str, image: str) -> Recording:
     return previewed(an_object(DEPLOYMENT, spec=spec))
 
 
-def ignoring(made: dict[str, Any], *paths: str) -> Recording:
-    return previewed({**made, "ignoreChanges": list(paths)})
+def ignoring(resource: dict[str, Any], *paths: str) -> Recording:
+    return previewed({**resource, "ignoreChanges": list(paths)})
 
 
-def test_the_same_program_harms_nothing() -> None:
+def test_harms_same_program_finds_none() -> None:
     subnet = one(SUBNET, vpcId=UNKNOWN, cidrBlock="10.0.0.0/24", tags={"a": "b"})
-    assert told(subnet, subnet) == []
+    assert harm_lines(subnet, subnet) == []
 
 
 @pytest.mark.parametrize(
@@ -100,10 +100,8 @@ def test_the_same_program_harms_nothing() -> None:
         ),
     ],
 )
-def test_a_change_that_the_service_can_not_make_in_place_is_a_replacement(
-    before: Recording, now: Recording, path: str
-) -> None:
-    (harm,) = told(before, now)
+def test_harms_immutable_property_is_a_replacement(before: Recording, now: Recording, path: str) -> None:
+    (harm,) = harm_lines(before, now)
     assert harm.startswith(f"replaced for {path}")
 
 
@@ -128,10 +126,8 @@ def test_a_change_that_the_service_can_not_make_in_place_is_a_replacement(
         ),
     ],
 )
-def test_a_change_in_place_and_another_random_end_of_a_name_are_none(
-    before: Recording, now: Recording
-) -> None:
-    assert told(before, now) == []
+def test_harms_update_in_place_or_new_random_suffix_finds_none(before: Recording, now: Recording) -> None:
+    assert harm_lines(before, now) == []
 
 
 @pytest.mark.parametrize(
@@ -146,35 +142,37 @@ def test_a_change_in_place_and_another_random_end_of_a_name_are_none(
         (an_object(PRIORITY, value=1), an_object(PRIORITY, value=2), "value"),
     ],
 )
-def test_a_change_that_the_api_server_refuses_is_told(
+def test_harms_change_that_api_server_refuses_is_reported(
     before: dict[str, Any], now: dict[str, Any], path: str
 ) -> None:
-    assert told(previewed(before), previewed(now)) == [f"can't be changed in {path}"]
+    assert harm_lines(previewed(before), previewed(now)) == [f"can't be changed in {path}"]
 
 
-def test_an_ignored_change_is_none_whether_or_not_it_was_ignored_before() -> None:
+def test_harms_ignored_change_finds_none() -> None:
     old, new = a_job("i"), a_job("j")
-    assert told(ignoring(old, "spec"), ignoring(new, "spec")) == []
-    assert told(previewed(old), ignoring(new, "spec")) == []
-    assert told(previewed(old), ignoring(new, "spec.template.spec.containers[*].image")) == []
-    assert len(told(previewed(old), ignoring(new, "spec.backoffLimit"))) == 1
+    assert harm_lines(ignoring(old, "spec"), ignoring(new, "spec")) == []
+    assert harm_lines(previewed(old), ignoring(new, "spec")) == []
+    assert harm_lines(previewed(old), ignoring(new, "spec.template.spec.containers[*].image")) == []
+    assert len(harm_lines(previewed(old), ignoring(new, "spec.backoffLimit"))) == 1
 
 
-def test_what_was_ignored_and_no_longer_is_may_be_anything_by_now() -> None:
-    made = a_job("i")
-    assert told(ignoring(made, "spec.template"), previewed(made)) == ["no longer ignores spec.template"]
-    assert told(ignoring(made, "spec.template"), ignoring(made, "spec")) == []
+def test_harms_property_no_longer_ignored_is_reported() -> None:
+    resource = a_job("i")
+    assert harm_lines(ignoring(resource, "spec.template"), previewed(resource)) == [
+        "no longer ignores spec.template"
+    ]
+    assert harm_lines(ignoring(resource, "spec.template"), ignoring(resource, "spec")) == []
 
 
-def test_what_one_side_alone_knows_counts_as_changed() -> None:
+def test_harms_value_unknown_on_one_side_counts_as_changed() -> None:
     known = previewed(a_job("i"))
     for unknown in (an_object(JOB, spec=UNKNOWN), an_object(JOB, spec={"template": UNKNOWN})):
-        assert told(known, previewed(unknown)) != []
-        assert told(previewed(unknown), known) != []
-        assert told(previewed(unknown), previewed(unknown)) == []
+        assert harm_lines(known, previewed(unknown)) != []
+        assert harm_lines(previewed(unknown), known) != []
+        assert harm_lines(previewed(unknown), previewed(unknown)) == []
 
 
-def test_a_part_of_an_object_that_no_preview_knows_is_named() -> None:
+def test_unseen_unknown_part_of_an_object_is_named() -> None:
     job = an_object(JOB, spec=UNKNOWN)
     assert unseen(previewed(job)) == [f"spec of {JOB}::x"]
     assert unseen(ignoring(job, "spec")) == []
@@ -182,30 +180,30 @@ def test_a_part_of_an_object_that_no_preview_knows_is_named() -> None:
     assert unseen(one(SUBNET, vpcId=UNKNOWN)) == []
 
 
-def test_a_name_that_the_program_gives_now_is_a_replacement() -> None:
+def test_harms_fixed_name_instead_of_auto_name_is_replacement() -> None:
     chosen = one(ROLE, __defaults=["name"], name="r-0e38f43", assumeRolePolicy="{}")
-    assert told(chosen, one(ROLE, name="fixed", assumeRolePolicy="{}")) == ["replaced for name"]
+    assert harm_lines(chosen, one(ROLE, name="fixed", assumeRolePolicy="{}")) == ["replaced for name"]
 
 
-def test_a_resource_that_is_no_longer_registered_is_deleted_unless_it_was_renamed() -> None:
+def test_harms_unregistered_resource_without_alias_is_deleted() -> None:
     before = one(SUBNET, "old", cidrBlock="c")
     now = one(SUBNET, "new", cidrBlock="c")
-    assert told(before, now) == ["deleted"]
+    assert harm_lines(before, now) == ["deleted"]
     now[urn(SUBNET, "new")]["aliases"] = [urn(SUBNET, "old")]
-    assert told(before, now) == []
+    assert harm_lines(before, now) == []
 
 
-def test_what_is_kept_when_it_is_no_longer_registered_is_left_behind() -> None:
-    assert told(previewed({**a_job("i"), "retainOnDelete": True}), {}) == ["left behind"]
+def test_harms_unregistered_retained_resource_is_left_behind() -> None:
+    assert harm_lines(previewed({**a_job("i"), "retainOnDelete": True}), {}) == ["left behind"]
 
 
-def test_a_resource_that_no_plugin_compares_is_told() -> None:
+def test_harms_resource_without_a_comparing_plugin_is_reported() -> None:
     strange = previewed(state("random:index/randomId:RandomId", inputs={"byteLength": 4}))
-    assert told(strange, strange) == ["judged by nobody"]
+    assert harm_lines(strange, strange) == ["judged by nobody"]
     image = previewed(state("docker-build:index:Image", inputs={"tags": ["a"]}))
-    assert told(image, image) == []
-    assert told(image, {}) == ["deleted"]
+    assert harm_lines(image, image) == []
+    assert harm_lines(image, {}) == ["deleted"]
 
 
-def test_a_new_resource_harms_nothing() -> None:
-    assert told({}, one(SUBNET, cidrBlock="c")) == []
+def test_harms_new_resource_finds_none() -> None:
+    assert harm_lines({}, one(SUBNET, cidrBlock="c")) == []

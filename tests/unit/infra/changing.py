@@ -1,4 +1,4 @@
-"""A right stack file and changes of it, for tests of the settings."""
+"""A valid stack file and changes to it, for tests of the settings."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _parsed(name: str) -> dict[str, Any]:
 
 
 def with_(change: dict[str, Any]) -> dict[str, Any]:
-    """The base with some sections changed, keys without their `trainyard:`; a mapping adds to the base's."""
+    """Return the base with changed sections, keys without `trainyard:`; a mapping is merged into the base's."""
     config = copy.deepcopy(BASE)
     for key, value in change.items():
         path = f"trainyard:{key}"
@@ -64,18 +64,18 @@ def with_(change: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_pool(**change: Any) -> dict[str, Any]:
-    """The base with its pool changed."""
+    """Return the base with its pool changed."""
     return with_({"pools": [{**POOL, **change}]})
 
 
 def settings(config: dict[str, Any]) -> Settings:
-    """What is read, from texts as the engine passes them."""
+    """Read the settings from strings, as the engine passes them."""
     passed = {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}
     return read("test", passed, NOW)
 
 
 def mistakes(config: dict[str, Any]) -> list[str]:
-    """What is told of a wrong stack file."""
+    """Return the error lines of an invalid stack file."""
     with pytest.raises(SettingsError) as caught:
         settings(config)
     return caught.value.lines

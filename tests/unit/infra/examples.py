@@ -1,6 +1,6 @@
-"""Two stack files that have every key between them; docs/settings.md takes its examples from here.
+"""Two stack files that together set every key; docs/settings.md takes its examples from here.
 
-The first makes everything, the second one is given whatever can be given.
+The first creates every resource; the second uses existing resources where it can.
 """
 
 from __future__ import annotations

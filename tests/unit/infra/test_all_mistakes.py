@@ -1,4 +1,4 @@
-"""A mistake hides no other one, formats are whole, and what is misspelt is offered."""
+"""All errors are reported together, formats match whole values, and misspelt values get a suggestion."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DIGEST = "@sha256:" + "0" * 64
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda each: next(iter(each)))
-def test_wrong_pool_hides_nothing_that_refers_to_pools(wrong: dict[str, Any]) -> None:
+def test_invalid_pool_does_not_hide_errors_of_its_references(wrong: dict[str, Any]) -> None:
     lines = mistakes(
         with_(
             {
@@ -53,7 +53,7 @@ def test_wrong_pool_hides_nothing_that_refers_to_pools(wrong: dict[str, Any]) ->
         ({"zone": "x"}, {"checkpoints": "lustre"}, "checkpoints"),
     ],
 )
-def test_run_is_checked_by_what_is_right_of_its_pool(
+def test_run_is_checked_against_valid_keys_of_its_pool(
     wrong: dict[str, Any], training: dict[str, Any], key: str
 ) -> None:
     run = {"pool": "small", "minNodes": 1, "maxNodes": 1, **training}
@@ -62,13 +62,13 @@ def test_run_is_checked_by_what_is_right_of_its_pool(
     assert len(lines) == 2
 
 
-def test_pool_without_a_readable_name_may_be_the_one_that_is_meant() -> None:
+def test_pool_with_unreadable_name_may_be_the_referenced_one() -> None:
     pool = {key: value for key, value in POOL.items() if key != "name"}
     (line,) = mistakes(with_({"pools": [pool], "queues": [{"name": "a", "pool": "small"}]}))
     assert line.startswith("trainyard:pools[0].name")
 
 
-def test_wrong_queue_or_account_hides_no_other() -> None:
+def test_invalid_queue_or_account_does_not_hide_others() -> None:
     lines = mistakes(
         with_(
             {
@@ -131,7 +131,7 @@ DIRT = (" ", "\n", "\t", "\x00", "\u00a0")
         ("sources", "trainingOperator", "https://git.example/a"),
     ],
 )
-def test_text_with_a_character_too_many_is_refused(section: str, path: str, value: str) -> None:
+def test_value_with_an_extra_character_is_refused(section: str, path: str, value: str) -> None:
     key = "trainyard:" + re.sub(r"\.?\b([0-9])\b", r"[\1]", f"{section}.{path}")
     assert key not in wrong_keys(section, path, value)
     for dirt in DIRT:
@@ -140,7 +140,7 @@ def test_text_with_a_character_too_many_is_refused(section: str, path: str, valu
 
 
 def wrong_keys(section: str, path: str, value: str) -> list[str]:
-    """The keys of the mistakes in a stack file with one value set."""
+    """Return the keys of the errors in a stack file with one value set."""
     config = with_(
         {
             "network": {"zones": ["us-west-2a", "us-west-2b"], "interfaceEndpoints": [""]},
@@ -176,7 +176,7 @@ def wrong_keys(section: str, path: str, value: str) -> list[str]:
         f"arn:aws:iam::123456789012:role/{'a' * 65}",
     ],
 )
-def test_arn_that_iam_could_not_have_is_refused(arn: str) -> None:
+def test_arn_not_possible_in_iam_is_refused(arn: str) -> None:
     (line,) = mistakes(with_({"cluster": {"administrators": [arn]}}))
     assert line.startswith("trainyard:cluster.administrators[0]")
 
@@ -191,14 +191,14 @@ def test_arn_that_iam_could_not_have_is_refused(arn: str) -> None:
         ("securityGroupId", "sg-0123456789abcdef0 "),
     ],
 )
-def test_given_cluster_with_a_malformed_value_is_refused(key: str, value: str) -> None:
+def test_existing_cluster_with_malformed_value_is_refused(key: str, value: str) -> None:
     config = with_({"network": GIVEN_VPC})
     config["trainyard:cluster"] = {"existing": {**GIVEN_CLUSTER, key: value}}
     assert any(f"existing.{key}" in line for line in mistakes(config))
 
 
 @pytest.mark.parametrize("prefix", ["a", "a/b", "models.v1", "a_b/c-d"])
-def test_key_prefix_is_taken(prefix: str) -> None:
+def test_key_prefix_is_accepted(prefix: str) -> None:
     assert settings(with_({"storage": {"prefix": prefix}})).storage.prefix == prefix
 
 
@@ -224,19 +224,19 @@ def test_key_prefix_with_an_odd_segment_is_refused(prefix: str) -> None:
         ({"cluster": {"Version": "1.35"}}, "did you mean version?"),
     ],
 )
-def test_misspelt_value_is_offered_the_right_one(change: dict[str, Any], offered: str) -> None:
+def test_misspelt_value_gets_a_suggestion(change: dict[str, Any], offered: str) -> None:
     assert any(offered in line for line in mistakes(with_(change)))
 
 
-def test_hint_does_not_mind_case() -> None:
+def test_suggestion_ignores_case() -> None:
     assert hint("SPOT", ("spot", "on-demand")) == "; did you mean spot?"
 
 
-def test_empty_training_is_no_run_beside_another_mistake() -> None:
+def test_empty_training_with_another_error_means_no_run() -> None:
     config = {**with_({"pools": [{**POOL, "maxNodes": 0}]}), "trainyard:training": {}}
     assert [line.split(": ")[0] for line in mistakes(config)] == ["trainyard:pools[0].maxNodes"]
 
 
-def test_empty_zone_of_a_file_system_is_refused() -> None:
+def test_file_system_with_empty_zone_is_refused() -> None:
     (line,) = mistakes(with_({"storage": {"lustre": {"capacityGiB": 1200, "zone": ""}}}))
     assert line.startswith("trainyard:storage.lustre.zone: ''")

@@ -1,4 +1,4 @@
-"""What a changed setting does to a stack that is up: each is marked, and the fixed ones are refused."""
+"""Changed settings of a deployed stack: each setting is classified, and changes of fixed ones are refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MARKS = ("in place", "replaces ", "fixed")
 
 
 def changed(base: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """A stack file with one setting changed; None leaves it out."""
+    """Return a stack file with one setting changed; None removes it."""
     section, *rest = path.split(".")
     config = {**base, f"trainyard:{section}": {**base.get(f"trainyard:{section}", {})}}
     place = config[f"trainyard:{section}"]
@@ -52,7 +52,7 @@ def changed(base: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 
 
 def state(base: dict[str, Any]) -> dict[str, Any]:
-    """The state that an `up` of a stack file leaves, even one that failed at its second resource."""
+    """Return the state after `up` of a stack file, even if it failed at its second resource."""
     return {
         "resources": [
             {"type": FIXED_SETTINGS_TYPE, "inputs": {"values": fixed_values(read("test", base, NOW))}}
@@ -73,14 +73,14 @@ FILES = {
 MOUNTED = {**ON_GIVEN, "trainyard:storage": {"lustre": {"existing": FILES}}}
 
 
-def test_every_setting_is_marked_and_fixed_ones_have_a_value() -> None:
+def test_every_setting_is_classified_and_fixed_ones_have_a_value() -> None:
     assert [path for path, change in CHANGES.items() if not change.startswith(MARKS)] == []
     linked = {"lustre": {"deploymentType": "PERSISTENT_1", "s3": {}}}
     configs = (MADE, OTHERWISE, GIVEN, ON_GIVEN, MOUNTED, with_({"storage": linked}))
     found = {
         key.removeprefix("trainyard:") for each in configs for key in fixed_values(read("test", each, NOW))
     }
-    # The link is told by its keys.
+    # The keys describe the link.
     marked = {path for path, change in CHANGES.items() if "fixed" in change} - {"storage.lustre.s3"}
     assert found - {"aws:region"} == marked
 
@@ -102,7 +102,7 @@ def test_every_setting_is_marked_and_fixed_ones_have_a_value() -> None:
         (OTHERWISE, "storage.lustre.efa", False),
     ],
 )
-def test_another_value_of_a_fixed_setting_is_refused_with_both(
+def test_changed_fixed_setting_is_refused_with_both_values(
     base: dict[str, Any], path: str, value: Any
 ) -> None:
     key = f"trainyard:{path}"
@@ -112,14 +112,14 @@ def test_another_value_of_a_fixed_setting_is_refused_with_both(
     assert find_refused_changes(read("test", base, NOW), state(base)) == {}
     found = find_refused_changes(now, state(base))
     if path == "network.publicSubnetIds":
-        # The map is empty now: so is the value.
+        # The map is now empty, and so is the value.
         assert list(found) == [key]
         return
     assert list(found) == [key]
     assert "fixed after the first up" in found[key]
 
 
-def test_made_things_can_not_become_given_ones() -> None:
+def test_created_resources_cannot_become_existing_ones() -> None:
     given = find_refused_changes(settings(GIVEN), state(with_({})))
     assert {"trainyard:network.vpcId"} <= set(given)
     assert "trainyard:cluster.existing" in find_refused_changes(settings(ON_GIVEN), state(GIVEN))
@@ -153,11 +153,11 @@ def test_region_and_account_are_fixed() -> None:
         {"protectData": False},
     ],
 )
-def test_what_is_not_fixed_is_not_refused(change: dict[str, Any]) -> None:
+def test_changed_setting_that_is_not_fixed_is_accepted(change: dict[str, Any]) -> None:
     assert find_refused_changes(settings(with_(change)), state(with_({}))) == {}
 
 
-def test_a_setting_that_a_newer_program_fixes_is_not_compared() -> None:
+def test_setting_fixed_by_a_newer_program_is_not_compared() -> None:
     assert find_changes({"a": 1}, {"a": 1, "b": 2}) == {}
     assert find_changes({"a": 1, "b": 2}, {"a": 1.0}) == {}
 
@@ -181,7 +181,7 @@ def test_a_setting_that_a_newer_program_fixes_is_not_compared() -> None:
         ((CLUSTER_TYPE, {"version": "1.34"}), {"cluster": {"version": "1.35"}}, ""),
     ],
 )
-def test_what_can_only_grow_is_refused_by_the_resource_in_the_state(
+def test_smaller_value_than_in_the_state_is_refused(
     resource: tuple[str, dict[str, Any]], change: dict[str, Any], key: str
 ) -> None:
     there = {"resources": [{"type": resource[0], "inputs": resource[1]}]}
@@ -201,7 +201,7 @@ def test_what_can_only_grow_is_refused_by_the_resource_in_the_state(
         ({"runId": "r1", "values": {}}, None, "trainjob", False),
     ],
 )
-def test_another_backend_for_a_started_run_is_refused(
+def test_changed_backend_of_a_started_run_is_refused(
     started: dict[str, Any], run_id: str | None, backend: str, refused: bool
 ) -> None:
     run = {"pool": "small", "minNodes": 1, "maxNodes": 1, "backend": backend}
@@ -212,7 +212,7 @@ def test_another_backend_for_a_started_run_is_refused(
     assert all("run r1 was started with" in text and "training.runId" in text for text in found.values())
 
 
-def test_the_record_refuses_in_the_engine_what_the_state_does_not_have() -> None:
+def test_record_resource_in_engine_refuses_changed_settings() -> None:
     old = {"values": {"trainyard:network.cidr": "10.64.0.0/16"}}
     new = {"values": {"trainyard:network.cidr": "10.65.0.0/16"}}
     (failure,) = _Record().check(old, new).failures
@@ -242,25 +242,25 @@ def test_settings_changed_after_run_start_are_reported(
     assert _Run().check(inputs, started(RUN)).inputs["late"] == ""
 
 
-def test_run_whose_job_is_another_one_was_started_with_the_new_settings() -> None:
+def test_run_with_a_new_job_has_the_new_settings() -> None:
     changed = started({**RUN, "trainyard:training.minNodes": 3}, job="uid-2")
     assert _Run().check(started(RUN), changed).inputs == changed
     assert _Run().check({}, changed).inputs == changed
 
 
-def test_every_setting_for_the_next_run_is_among_those_that_a_run_was_started_with() -> None:
-    """What says "for the next runId" reaches no run that was started: `up` must say so."""
+def test_every_setting_for_the_next_run_is_recorded_at_run_start() -> None:
+    """A setting marked "for the next runId" does not reach a started run, and `up` must report that."""
     found = read("test", {**MAKES_EVERYTHING}, NOW)
     assert found.training is not None
     recorded = {key.removeprefix("trainyard:") for key in run_values(found, found.training)}
     for path, change in CHANGES.items():
-        whole = re.sub(r"\[\].*", "", path)  # of a list all entries are compared
+        whole = re.sub(r"\[\].*", "", path)  # all entries of a list are compared
         if NEXT_RUN in change and path not in BUILT:
             assert whole in recorded, f"{path} changes for the next run, and nobody says so"
     assert recorded <= set(CHANGES)
 
 
-# They change the images themselves, which are compared as they are.
+# They change the images, which are compared themselves.
 BUILT = {
     *("images.build", "images.launcher", "images.trainer", "images.packageIndex", "images.debianMirror"),
     *("images.efaInstaller", "images.baseImages", "images.baseImages.launcher", "images.baseImages.trainer"),
@@ -268,24 +268,24 @@ BUILT = {
 
 
 @pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning")
-def test_a_run_is_recorded_with_its_images() -> None:
+def test_run_record_has_its_images() -> None:
     recorded: Recorded = shipped("dev")
     (run,) = (each for each in recorded.resources if each.type == STARTED_RUN_TYPE)
     for name in ("trainer", "launcher"):
         assert run.inputs["values"][f"the {name} image"]
 
 
-def test_trainer_that_was_edited_after_the_start_of_a_run_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_trainer_edited_after_run_start_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     before, after = ({**RUN, "the trainer image": f"repository@sha256:{digit}"} for digit in "12")
     _Run().check(started(before), started(after))
     assert "started before the trainer image changed" in capsys.readouterr().out
-    # The state of an earlier version does not have it.
+    # A state of an earlier version lacks it.
     assert _Run().check(started(RUN), started(after)).inputs["late"] == ""
 
 
 @pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning")
 @pytest.mark.parametrize("name", ["dev", "p4de-odcr-existing-vpc"])
-def test_everything_that_aws_or_kubernetes_has_waits_for_the_record(name: str) -> None:
+def test_aws_and_kubernetes_resources_depend_on_the_record(name: str) -> None:
     recorded: Recorded = shipped(name)
     record = (FIXED_SETTINGS_TYPE, "settings")
     late = [
@@ -298,7 +298,7 @@ def test_everything_that_aws_or_kubernetes_has_waits_for_the_record(name: str) -
     assert [f"{each.type} {each.name}" for each in late] == []
 
 
-def test_check_of_a_changed_stack_file_names_both_values(
+def test_check_of_changed_stack_file_names_both_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, saved = tmp_path / "Pulumi.test.yaml", tmp_path / "state.json"
@@ -309,5 +309,5 @@ def test_check_of_a_changed_stack_file_names_both_values(
     assert check.main() == 0
     file.write_text(yaml.safe_dump({"config": with_({"network": {"cidr": "10.65.0.0/16"}})}))
     assert check.main() == 1
-    said = capsys.readouterr().err
-    assert all(each in said for each in ("trainyard:network.cidr", "10.64.0.0/16", "10.65.0.0/16"))
+    error_output = capsys.readouterr().err
+    assert all(each in error_output for each in ("trainyard:network.cidr", "10.64.0.0/16", "10.65.0.0/16"))

@@ -1,4 +1,4 @@
-"""Where the settings let a run keep its checkpoints, what the trainer is told of it, and what it may do there."""
+"""Checkpoint locations: which ones the settings permit, and the trainer's arguments and permissions for them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def checkout() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Run:
-    """What a stack gives to its run: the place of checkpoints, the directories to write to, the trainer's arguments."""
+    """What a stack passes to its run: checkpoint location, writable directories and trainer arguments."""
 
     checkpoints: str | None
     shared: str | None
@@ -47,7 +47,7 @@ class Run:
 
 
 def run_of(**change: Any) -> Run:
-    """Register the trainer's identity alone."""
+    """Register only the trainer's identity."""
     found = read("test", with_(change), NOW)
     cluster = SimpleNamespace(
         oidc_provider_arn="arn:aws:iam::123456789012:oidc-provider/id", oidc_issuer="id"
@@ -67,13 +67,13 @@ def run_of(**change: Any) -> Run:
 
 
 def deletable(made: Recorded) -> list[str]:
-    """What the trainer's role lets it delete."""
+    """Return the objects that the trainer's role may delete."""
     (policy,) = (each for each in made.of("aws:iam/policy:Policy") if "-trainer-" in each.name)
     statements = json.loads(policy.inputs["policy"])["Statement"]
     return [each["Resource"] for each in statements if "s3:DeleteObject" in each["Action"]]
 
 
-def test_checkpoints_by_default_go_to_the_bucket_of_the_stack() -> None:
+def test_checkpoints_by_default_are_in_the_stack_bucket() -> None:
     run = run_of(training=RUN)
     assert run.checkpoints == "s3://models/checkpoints"
     assert run.deletes == ["arn:aws:s3:::models/checkpoints/*"]
@@ -84,12 +84,12 @@ def test_checkpoints_on_lustre_need_no_deletion_in_the_bucket() -> None:
     assert (run.checkpoints, run.shared, run.deletes) == ("/shared/checkpoints", "/shared", [])
 
 
-def test_metrics_directory_with_a_file_system_is_there() -> None:
+def test_metrics_directory_with_file_system_is_on_it() -> None:
     training = {**RUN, "args": ["--epochs", "1"]}
     own = ("--metrics-directory", "/shared/metrics", "--epochs", "1")
     assert run_of(training=training, **FILES).args == own
     assert run_of(training=training).args == own[2:], "a pod's own disk goes with it"
-    # Of another program nobody knows whether it has the option.
+    # Another program may not have the option.
     given = {"trainer": "registry.example/trainer@sha256:" + "0" * 64}
     assert run_of(training=training, **FILES, images=given).args == own[2:]
 
@@ -99,7 +99,7 @@ def test_metrics_directory_of_the_settings_takes_precedence() -> None:
     assert Config.read(args, {}).metrics_directory == "/shared/mine"
 
 
-def test_existing_file_system_is_written_below_the_stack() -> None:
+def test_existing_file_system_has_a_directory_per_stack() -> None:
     existing = {
         "fileSystemId": "fs-0123456789abcdef0",
         "dnsName": "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com",
@@ -120,22 +120,22 @@ def test_existing_file_system_is_written_below_the_stack() -> None:
     assert worker["env"]["TRAINYARD_CHECKPOINT_URI"] == f"{own}/checkpoints"
     assert worker["writes"] == [own]
     assert worker["args"] == ["--metrics-directory", f"{own}/metrics"]
-    assert worker["mounts"] == {"lustre": "/shared"}, "whoever has data there sees them all"
+    assert worker["mounts"] == {"lustre": "/shared"}, "workers see all data on the file system"
     assert deletable(made) == []
     opening, _ = made.one("kubernetes:core/v1:Pod", "lustre-proof").inputs["spec"]["initContainers"]
     assert opening["command"][-1] == own
 
 
-def test_checkpoints_switched_off_have_no_place() -> None:
+def test_disabled_checkpoints_have_no_location() -> None:
     run = run_of(training={**RUN, "checkpoints": "none"})
     assert (run.checkpoints, run.deletes) == (None, [])
 
 
-def test_stack_without_a_run_deletes_no_checkpoints() -> None:
+def test_stack_without_run_may_not_delete_checkpoints() -> None:
     assert run_of().deletes == []
 
 
-def test_checkpoints_on_a_file_system_need_one() -> None:
+def test_checkpoints_on_lustre_without_file_system_are_refused() -> None:
     (line,) = mistakes(with_({"training": {**RUN, "checkpoints": "lustre"}}))
     assert line == (
         "trainyard:training.checkpoints: is lustre, and there is no file system; it must be s3 or none, or "
@@ -144,14 +144,14 @@ def test_checkpoints_on_a_file_system_need_one() -> None:
     assert settings(with_({"training": {**RUN, "checkpoints": "lustre"}, **FILES})).storage.lustre
 
 
-def test_another_place_is_refused() -> None:
+def test_other_checkpoint_location_is_refused() -> None:
     (line,) = mistakes(with_({"training": {**RUN, "checkpoints": "ebs"}}))
     assert line.startswith("trainyard:training.checkpoints")
     assert "s3, lustre, none" in line or "s3, lustre or none" in line
 
 
 @pytest.mark.parametrize("prefix", ["checkpoints", "checkpoints/models"])
-def test_models_do_not_go_where_checkpoints_are_deleted(prefix: str) -> None:
+def test_models_prefix_below_checkpoints_is_refused(prefix: str) -> None:
     (line,) = mistakes(with_({"storage": {"prefix": prefix}}))
     assert line == (
         f"trainyard:storage.prefix: '{prefix}' is where checkpoints go; it must be another one, such as models"

@@ -1,4 +1,4 @@
-"""The page of complaints names tests, files, settings and commands that there are."""
+"""docs/complaints.md names only tests, files, settings and commands that exist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE = ROOT / "docs" / "complaints.md"
 TEXT = PAGE.read_text()
 COMPLAINTS = 21
 
-# Number, complaint with its sources, what becomes of it, tests.
+# Number, complaint with its sources, answer, tests.
 ROW = re.compile(r"^\| (\d+) \| (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
 # An issue, or a directory or feature of a repository.
 SOURCE = re.compile(r"<br>[\w.-]+/[\w.-]+(?:#\d+| \([^)]+\))")
@@ -38,14 +38,14 @@ def functions(path: Path) -> frozenset[str]:
 
 
 def missing(place: str) -> str:
-    """What there is not of `file` or `file::function`; empty where all is there."""
+    """Return the missing part of `file` or `file::function`; empty if it exists."""
     name, _, function = place.partition("::")
     if not (ROOT / name).is_file():
         return f"no file {name}"
     return "" if not function or function in functions(ROOT / name) else f"no {function} in {name}"
 
 
-def test_every_complaint_has_its_source_an_answer_and_tests_alone_as_proof() -> None:
+def test_every_complaint_has_a_source_an_answer_and_tests() -> None:
     rows = ROW.findall(TEXT)
     assert [int(number) for number, *_ in rows] == list(range(1, COMPLAINTS + 1))
     for number, complaint, _, proof in rows:
@@ -54,24 +54,24 @@ def test_every_complaint_has_its_source_an_answer_and_tests_alone_as_proof() -> 
             assert re.fullmatch(r"`tests/\S+/test_\w+\.py::test_\w+`", place), f"{number}: {place}"
 
 
-def test_what_the_page_names_is_there() -> None:
+def test_places_on_the_page_exist() -> None:
     assert PLACES
-    assert [told for place in PLACES if (told := missing(place))] == []
+    assert [message for place in PLACES if (message := missing(place))] == []
 
 
 @pytest.mark.parametrize(
-    ("place", "told"),
+    ("place", "message"),
     [
         ("docs/complaint.md", "no file docs/complaint.md"),
         ("tests/unit/infra/test_complaints.py::test_no", "no test_no in tests/unit/infra/test_complaints.py"),
         ("tests/unit/infra/test_complaints.py::missing", ""),
     ],
 )
-def test_what_is_not_there_would_be_told(place: str, told: str) -> None:
-    assert missing(place) == told
+def test_missing_place_is_reported(place: str, message: str) -> None:
+    assert missing(place) == message
 
 
-def test_its_settings_and_commands_are_there() -> None:
+def test_settings_and_commands_on_the_page_exist() -> None:
     assert SETTINGS, "it names settings"
     assert set(SETTINGS) <= set(keys())
     makefile = (ROOT / "Makefile").read_text()
@@ -79,5 +79,5 @@ def test_its_settings_and_commands_are_there() -> None:
     assert [target for target in TARGETS if f"\n{target}:" not in makefile] == []
 
 
-def test_the_readme_leads_to_it() -> None:
+def test_readme_links_to_the_page() -> None:
     assert "(docs/complaints.md)" in (ROOT / "README.md").read_text()

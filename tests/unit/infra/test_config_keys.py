@@ -1,4 +1,4 @@
-"""The keys of a stack file themselves: each is read or told, and no secret is taken for a setting."""
+"""Keys of a stack file: each is read or reported, and secrets are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROVIDER_KEYS = {
 RUN = {"pool": "small", "minNodes": 1, "maxNodes": 2}
 
 
-def told(config: dict[Any, Any], **more: Any) -> list[str]:
+def errors(config: dict[Any, Any], **more: Any) -> list[str]:
     with pytest.raises(SettingsError) as caught:
         read("test", config, NOW, **more)
     return caught.value.lines
@@ -46,19 +46,19 @@ def told(config: dict[Any, Any], **more: Any) -> list[str]:
         (None, "trainyard:null: has a key that is nothing; it must be a text"),
     ],
 )
-def test_a_key_that_would_not_be_read_is_told(key: Any, line: str) -> None:
-    lines = told({**BASE, key: {}})
+def test_key_that_is_not_read_is_reported(key: Any, line: str) -> None:
+    lines = errors({**BASE, key: {}})
     assert len(lines) == 1, "one mistake, one line"
     assert lines[0].startswith(line)
 
 
-def test_a_key_of_the_engine_is_its_own() -> None:
+def test_key_of_the_engine_is_ignored() -> None:
     assert read("test", {**BASE, "pulumi:tags": "x"}, NOW) == read("test", BASE, NOW)
 
 
 @pytest.mark.parametrize("key", ["kubernetes:context", "docker-build:host", "eks:a", "aws-native:region"])
 def test_key_of_a_provider_without_effect_is_refused(key: str) -> None:
-    (line,) = told({**BASE, key: "x"})
+    (line,) = errors({**BASE, key: "x"})
     assert line.startswith(f"{key}: has no effect")
 
 
@@ -73,8 +73,8 @@ def test_profile_and_default_tags_are_read() -> None:
 
 
 @pytest.mark.parametrize("key", sorted(PROVIDER_KEYS - set(SUPPORTED_KEYS)))
-def test_every_other_key_of_the_aws_provider_is_refused(key: str) -> None:
-    (line,) = told({**BASE, f"aws:{key}": "x"})
+def test_other_key_of_the_aws_provider_is_refused(key: str) -> None:
+    (line,) = errors({**BASE, f"aws:{key}": "x"})
     assert line.startswith(f"aws:{key}: is not supported")
 
 
@@ -86,8 +86,8 @@ def test_every_other_key_of_the_aws_provider_is_refused(key: str) -> None:
         ("assumeRoles", "set others in a profile of ~/.aws/config"),
     ],
 )
-def test_refused_provider_key_names_the_way_instead(key: str, advice: str) -> None:
-    assert advice in told({**BASE, f"aws:{key}": "x"})[0]
+def test_refused_provider_key_names_the_alternative(key: str, advice: str) -> None:
+    assert advice in errors({**BASE, f"aws:{key}": "x"})[0]
 
 
 @pytest.mark.parametrize(
@@ -123,38 +123,38 @@ def test_refused_provider_key_names_the_way_instead(key: str, advice: str) -> No
         ("trainyard:tags", {f"t{n}": "x" for n in range(31)}, "trainyard:tags: has 31 tags"),
     ],
 )
-def test_wrong_provider_key_is_one_line(key: str, value: Any, begin: str) -> None:
-    (line,) = told({**BASE, key: value})
+def test_invalid_provider_key_is_reported_once(key: str, value: Any, begin: str) -> None:
+    (line,) = errors({**BASE, key: value})
     assert line.startswith(begin)
 
 
-def test_tags_of_both_settings_are_merged_unless_they_differ() -> None:
+def test_tags_of_both_settings_are_merged_unless_they_conflict() -> None:
     config = {
         **BASE,
         "trainyard:tags": {"team": "ml", "cost": 7},
         "aws:defaultTags": {"tags": {"team": "ml", "a": "b"}},
     }
     assert read("test", config, NOW).tags == {"team": "ml", "cost": "7", "a": "b"}
-    (line,) = told({**config, "aws:defaultTags": {"tags": {"team": "web"}}})
+    (line,) = errors({**config, "aws:defaultTags": {"tags": {"team": "web"}}})
     assert line.startswith("trainyard:tags.team: is 'ml', but aws:defaultTags.tags.team is 'web'")
 
 
-def test_a_secret_of_a_stack_file_is_refused_in_one_line() -> None:
+def test_secret_in_stack_file_is_refused_once() -> None:
     config = with_({"training": {**RUN, "env": {"HF_TOKEN": {"secure": "v1:abc:def"}}}})
-    (line,) = told(config)
+    (line,) = errors(config)
     assert line.startswith("trainyard:training.env.HF_TOKEN: is a secret, and settings stand in plain text")
     assert "a Kubernetes Secret" in line
     assert "v1:abc" not in line
 
 
-def test_of_a_section_that_is_secret_nothing_else_is_told() -> None:
-    (line,) = told({**BASE, "trainyard:pools": {"secure": "v1:abc"}})
+def test_secret_section_has_no_other_errors() -> None:
+    (line,) = errors({**BASE, "trainyard:pools": {"secure": "v1:abc"}})
     assert line.startswith("trainyard:pools: is a secret, and")
-    (line,) = told({**BASE, "trainyard:pools": [{**POOL, "name": {"secure": "v1:abc"}}]})
+    (line,) = errors({**BASE, "trainyard:pools": [{**POOL, "name": {"secure": "v1:abc"}}]})
     assert line.startswith("trainyard:pools[0].name: is a secret, and")
 
 
-def test_a_secret_that_the_engine_has_decrypted_is_refused_and_not_repeated() -> None:
+def test_decrypted_secret_is_refused_and_not_repeated() -> None:
     passed = {key: value if isinstance(value, str) else json.dumps(value) for key, value in BASE.items()}
     passed["trainyard:training"] = json.dumps(
         {**RUN, "runId": "hf_SENTINEL", "env": {"HF_TOKEN": "hf_SENTINEL"}}
@@ -168,6 +168,6 @@ def test_a_secret_that_the_engine_has_decrypted_is_refused_and_not_repeated() ->
     (line,) = caught.value.lines
     assert line.startswith("trainyard:training: holds a secret, and settings stand in plain text")
     assert "SENTINEL" not in line
-    assert told(BASE, secrets=frozenset({"trainyard:cluster"}))[0].startswith(
+    assert errors(BASE, secrets=frozenset({"trainyard:cluster"}))[0].startswith(
         "trainyard:cluster: holds a secret"
     )

@@ -1,4 +1,4 @@
-"""The whole program in a VPC that is given: what it may take away at the end."""
+"""The whole program in an existing VPC: what it may delete at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REMAINS = "pulumi-python:dynamic/drain:Remains"
 
 
 @pytest.mark.parametrize(("name", "vpc"), [("g4dn-existing-vpc", None), ("g4dn", "trainyard-g4dn-id")])
-def test_what_searches_a_vpc_for_remains_is_told_of_the_stacks_own_alone(name: str, vpc: str | None) -> None:
-    """In a given VPC GuardDuty's endpoint and group are its owner's (`components.draining.steps.remove_remains`)."""
+def test_remains_are_searched_only_in_the_stacks_own_vpc(name: str, vpc: str | None) -> None:
+    """GuardDuty's endpoint and group belong to an existing VPC's owner (`components.draining.steps.remove_remains`)."""
     found = shipped(name).one(REMAINS).inputs
     assert found.get("vpc") == vpc

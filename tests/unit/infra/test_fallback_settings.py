@@ -1,4 +1,4 @@
-"""The pools that a run falls back to: which of them can serve it, and what a worker takes of their machines."""
+"""Fallback pools of a run: which pools can serve it, and which resources a worker requests on their nodes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RUN = {"pool": "small", "minNodes": 2, "maxNodes": 4}
 
 
 def stack(*fallbacks: Any, pools: list[dict[str, Any]] = POOLS, **run: Any) -> dict[str, Any]:
-    """A stack with a pool of every sort, whose run falls back to these."""
+    """Return a stack with pools of every kind, whose run has these fallbacks."""
     return with_({"pools": pools, "training": {**RUN, "fallbackPools": [*fallbacks], **run}})
 
 
@@ -47,12 +47,12 @@ def training(*fallbacks: Any, **run: Any) -> Training:
 
 
 def fallback(entry: Any, **run: Any) -> Candidate:
-    """What is read of the one fallback."""
+    """Return the candidate that is read from a single fallback."""
     _, found = training(entry, **run).candidates
     return found
 
 
-def test_without_fallbacks_a_run_has_its_pool_and_one_attempt() -> None:
+def test_run_without_fallbacks_has_its_pool_and_one_attempt() -> None:
     found = settings(with_({"training": RUN})).training
     assert found is not None
     (only,) = found.candidates
@@ -61,14 +61,14 @@ def test_without_fallbacks_a_run_has_its_pool_and_one_attempt() -> None:
     assert (found.max_restarts, found.shape) == (3, "static")
 
 
-def test_the_waits_are_those_of_the_stack_file() -> None:
+def test_fallback_deadlines_are_read_from_the_stack_file() -> None:
     found = training(nodeStartSeconds=60, attempts=5, retrySeconds=180, maxRestarts=0, shape="elastic")
     assert (found.node_start_seconds, found.attempts, found.retry_seconds) == (60, 5, 180)
     assert (found.max_restarts, found.shape) == (0, "elastic")
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (
             {"nodeStartSeconds": 59},
@@ -98,7 +98,7 @@ def test_the_waits_are_those_of_the_stack_file() -> None:
         ),
         ({"sharedMemory": "0Gi"}, "trainyard:training.sharedMemory: '0Gi' is invalid"),
         (
-            # What three quarters of the machine's 192 GiB are.
+            # Three quarters of the node's 192 GiB.
             {"sharedMemory": "145Gi"},
             "trainyard:training.sharedMemory: '145Gi' is more than the worker's memory, of which it is a part; it must"
             " be at most '144Gi'",
@@ -106,16 +106,16 @@ def test_the_waits_are_those_of_the_stack_file() -> None:
         ({"sharedMemory": "1Ti"}, "sharedMemory: '1Ti' is more than the worker's memory"),
         ({"memory": "16Gi", "sharedMemory": "16385Mi"}, "it must be at most '16Gi'"),
         (
-            # A fallback takes it over, and is not told of it as well.
+            # A fallback inherits the value; the error is reported only for the run.
             {"sharedMemory": "1Ti", "fallbackPools": ["large"]},
             "trainyard:training.sharedMemory: '1Ti' is more",
         ),
         ({"memory": "192Gi", "sharedMemory": "193Gi"}, "training.memory: '192Gi' leaves nothing"),
     ],
 )
-def test_a_wait_or_a_worker_that_can_not_be_is_one_line(change: dict[str, Any], told: str) -> None:
+def test_invalid_deadline_or_worker_size_is_reported_once(change: dict[str, Any], message: str) -> None:
     (line,) = mistakes(stack(**change))
-    assert told in line
+    assert message in line
 
 
 @pytest.mark.parametrize(
@@ -123,16 +123,16 @@ def test_a_wait_or_a_worker_that_can_not_be_is_one_line(change: dict[str, Any], 
     [
         {"sharedMemory": "144Gi"},
         {"memory": "16Gi", "sharedMemory": "16384Mi"},
-        # The default gives way to less memory, as the kubelet does.
+        # The default decreases with the memory, as the kubelet's does.
         {"memory": "4Gi"},
         {"memory": "4Gi", "fallbackPools": ["elsewhere", "large"]},
     ],
 )
-def test_shared_memory_may_be_all_of_a_workers_memory(change: dict[str, Any]) -> None:
+def test_shared_memory_may_equal_the_memory_of_a_worker(change: dict[str, Any]) -> None:
     assert settings(stack(**change)).training is not None
 
 
-def test_fallbacks_keep_their_order_as_names_or_mappings() -> None:
+def test_fallbacks_as_names_or_mappings_keep_their_order() -> None:
     found = training(
         "large", {"pool": "elsewhere", "capacityDeadlineSeconds": 1}, capacityDeadlineSeconds=300
     )
@@ -143,26 +143,26 @@ def test_fallbacks_keep_their_order_as_names_or_mappings() -> None:
     ]
 
 
-def test_a_fallback_of_the_same_type_has_the_runs_workers_and_another_type_its_own() -> None:
-    said = {"cpu": "30", "memory": "100Gi", "processesPerNode": 2, "sharedMemory": "64Gi"}
-    assert fallback("elsewhere", **said).size == WorkerSize(
+def test_fallback_inherits_worker_size_only_on_the_same_type() -> None:
+    worker = {"cpu": "30", "memory": "100Gi", "processesPerNode": 2, "sharedMemory": "64Gi"}
+    assert fallback("elsewhere", **worker).size == WorkerSize(
         processes_per_node=2, cpu="30", memory="100Gi", shared_memory="64Gi"
     )
-    assert fallback("large", **said).size == WorkerSize(
+    assert fallback("large", **worker).size == WorkerSize(
         processes_per_node=8, cpu="81", memory="864Gi", shared_memory="64Gi"
     )
     assert fallback("large").size.shared_memory == "8Gi"
 
 
-def test_a_fallback_says_its_own_workers() -> None:
+def test_fallback_may_set_its_own_worker_size() -> None:
     own = {"processesPerNode": 4, "cpu": "64", "memory": "512Gi", "sharedMemory": "16Gi"}
     assert fallback({"pool": "large", **own}, cpu="30").size == WorkerSize(
         processes_per_node=4, cpu="64", memory="512Gi", shared_memory="16Gi"
     )
 
 
-def test_processes_without_gpus_are_as_many_on_every_type() -> None:
-    """One per GPU where nothing is said, of which there are others on each type."""
+def test_processes_on_cpu_are_equal_on_every_type() -> None:
+    """The default is one process per GPU, and the number of GPUs depends on the type."""
     on_cpu = {"pool": "cores", "device": "cpu"}
     assert fallback("more-cores", **on_cpu, processesPerNode=2).size.processes_per_node == 2
     assert fallback("more-cores", **on_cpu).size.processes_per_node == 1
@@ -171,7 +171,7 @@ def test_processes_without_gpus_are_as_many_on_every_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "run", "told"),
+    ("entry", "run", "message"),
     [
         ("larg", {}, ".pool: 'larg' is not a pool; did you mean large? (pools: small, elsewhere, large"),
         ("small", {}, ".pool: 'small' is trainyard:training.pool already; it must be another pool"),
@@ -229,40 +229,40 @@ def test_processes_without_gpus_are_as_many_on_every_type() -> None:
         ),
     ],
 )
-def test_a_fallback_that_can_not_serve_is_one_line(entry: Any, run: dict[str, Any], told: str) -> None:
+def test_fallback_that_cannot_serve_is_reported_once(entry: Any, run: dict[str, Any], message: str) -> None:
     (line,) = mistakes(stack(entry, **run))
-    assert line.startswith(f"{FALLBACKS}[0]{told}"), line
+    assert line.startswith(f"{FALLBACKS}[0]{message}"), line
 
 
-def test_a_pool_that_is_named_twice_is_told_at_the_second_place() -> None:
+def test_duplicate_pool_is_reported_at_the_second_entry() -> None:
     (line,) = mistakes(stack("large", "elsewhere", {"pool": "large"}))
     assert line == f"{FALLBACKS}[2].pool: 'large' is {FALLBACKS}[0] already; it must be another pool"
 
 
-def test_anything_but_a_list_is_told() -> None:
+def test_fallbacks_that_are_no_list_are_reported() -> None:
     (line,) = mistakes(with_({"pools": POOLS, "training": {**RUN, "fallbackPools": "large"}}))
     assert line.startswith(f"{FALLBACKS}: 'large' is a text; it must be a list of names or mappings")
 
 
-def test_a_pool_with_mistakes_of_its_own_is_no_mistake_of_the_fallbacks() -> None:
+def test_invalid_pool_is_no_error_of_the_fallbacks() -> None:
     broken = {**POOL, "name": "broken", "maxNodes": "four"}
     (line,) = mistakes(stack("broken", pools=[POOL, broken]))
     assert line.startswith("trainyard:pools[1].maxNodes: 'four' is a text")
 
 
-def test_a_run_whose_own_pool_is_wrong_has_its_fallbacks_judged_all_the_same() -> None:
+def test_fallbacks_are_checked_when_the_runs_pool_is_invalid() -> None:
     first, second = mistakes(stack("large", "large", pool="smal"))
     assert first.startswith("trainyard:training.pool: 'smal' is not a pool")
     assert second.startswith(f"{FALLBACKS}[1].pool: 'large' is {FALLBACKS}[0] already")
 
 
-def test_a_worker_that_is_wrong_in_the_run_is_told_there_and_not_again_in_its_fallbacks() -> None:
+def test_invalid_worker_of_the_run_is_not_repeated_in_fallbacks() -> None:
     wrong = {"cpu": "many", "memory": "0", "processesPerNode": 5}
     lines = mistakes(stack("elsewhere", **wrong))
     assert sorted(line.split(": ")[0].rpartition(".")[2] for line in lines) == sorted(wrong)
 
 
-def test_the_image_that_is_built_serves_no_v100_among_the_fallbacks_either() -> None:
+def test_built_image_on_v100_fallback_is_refused() -> None:
     (line,) = mistakes(stack("old"))
     assert line.startswith("trainyard:images.trainer: is missing; ")
     assert "no kernels for the V100 of p3dn.24xlarge (pool 'old'); it must be" in line
@@ -271,7 +271,7 @@ def test_the_image_that_is_built_serves_no_v100_among_the_fallbacks_either() -> 
     assert fallback("old", device="cpu").pool.name == "old"
 
 
-def test_a_fallback_in_another_zone_than_the_file_system_is_told() -> None:
+def test_fallback_in_another_zone_than_lustre_is_reported() -> None:
     elsewhere = {
         **stack("elsewhere", pools=POOLS[:2]),
         "trainyard:storage": {"lustre": {"zone": "us-west-2b"}},
@@ -282,7 +282,7 @@ def test_a_fallback_in_another_zone_than_the_file_system_is_told() -> None:
     assert settings(same).storage.lustre is not None
 
 
-def test_spot_machines_of_a_fallback_are_warned_of_with_their_pool() -> None:
+def test_spot_fallback_warning_names_the_pool() -> None:
     cheap = {**POOL, "name": "cheap", "purchase": "spot"}
     found = settings(stack("cheap", pools=[POOL, cheap]))
     (line,) = warnings.find_warnings(found, NOW.date())
@@ -291,7 +291,7 @@ def test_spot_machines_of_a_fallback_are_warned_of_with_their_pool() -> None:
 
 
 def outcome(config: dict[str, Any]) -> list[str]:
-    """The mistakes that are told; none where the stack file is right."""
+    """Return the error lines; empty if the stack file is valid."""
     try:
         settings(config)
     except SettingsError as error:
@@ -299,7 +299,7 @@ def outcome(config: dict[str, Any]) -> list[str]:
     return []
 
 
-def test_the_page_about_waiting_has_an_example_that_is_right_and_counts_as_it_says() -> None:
+def test_example_in_waiting_docs_is_valid_and_sums_up() -> None:
     page = (ROOT / "docs" / "waiting.md").read_text()
     (example,) = re.findall(r"```yaml\n(trainyard:.+?)```", page, re.DOTALL)
     pools = [{**POOL, "name": name} for name in ("large", "elsewhere", "smaller")]
@@ -341,11 +341,11 @@ ENTRIES = st.one_of(
     ),
 )
 @pytest.mark.long
-def test_what_is_read_can_be_had_and_everything_else_is_told(
-    entries: list[Any], pool: str, device: str, least: int, sizes: dict[str, Any]
+def test_fallbacks_can_all_serve_or_are_reported(
+    entries: list[Any], pool: str, device: str, minimum: int, sizes: dict[str, Any]
 ) -> None:
-    """Whatever the fallbacks are: all of them can serve the run on their own machines, or a line names what can't."""
-    config = stack(*entries, pool=pool, device=device, minNodes=least, **sizes)
+    """Either all fallbacks can serve the run on their own nodes, or a line names the one that cannot."""
+    config = stack(*entries, pool=pool, device=device, minNodes=minimum, **sizes)
     lines = outcome(config)
     if lines:
         assert all(each.startswith(("trainyard:training.", "trainyard:images.trainer")) for each in lines)
@@ -357,7 +357,7 @@ def test_what_is_read_can_be_had_and_everything_else_is_told(
     assert len(set(names)) == len(names)
     for index, each in enumerate(found.candidates):
         facts = instance_types.TYPES[each.pool.instance_type]
-        assert index == 0 or each.pool.max_nodes >= least
+        assert index == 0 or each.pool.max_nodes >= minimum
         assert each.capacity_deadline_seconds >= 1
         assert facts.resource != "aws.amazon.com/neuron"
         assert 0 < quantity.parse(each.size.cpu) < facts.vcpus
@@ -367,25 +367,23 @@ def test_what_is_read_can_be_had_and_everything_else_is_told(
             assert 1 <= each.size.processes_per_node <= facts.accelerators
         if not facts.accelerators:
             assert quantity.parse(each.size.cpu) == quantity.parse(each.pool.worker_cpu), (
-                "the launcher counts by it"
+                "the launcher computes with the pool's value"
             )
 
 
 @hypothesis_settings(max_examples=25)
 @given(st.data(), st.integers(1, 4), st.sampled_from(["cuda", "cpu"]))
-def test_any_pools_that_can_serve_are_taken_in_any_order(
-    data: st.DataObject, least: int, device: str
-) -> None:
-    """With an image that serves every GPU."""
+def test_serving_pools_are_accepted_in_any_order(data: st.DataObject, minimum: int, device: str) -> None:
+    """The image supports every GPU."""
     serving = [
         pool["name"]
         for pool in POOLS
-        if pool["maxNodes"] >= least
+        if pool["maxNodes"] >= minimum
         and instance_types.TYPES[pool["instanceType"]].resource in ("nvidia.com/gpu", "cpu")
         and (device == "cpu" or instance_types.TYPES[pool["instanceType"]].accelerators)
     ]
     first, *others = data.draw(st.permutations(serving))
-    config = stack(*others, pool=first, minNodes=least, device=device)
+    config = stack(*others, pool=first, minNodes=minimum, device=device)
     found = settings({**config, "trainyard:images": {"trainer": TRAINER}}).training
     assert found is not None
     assert [each.pool.name for each in found.candidates] == [first, *others]

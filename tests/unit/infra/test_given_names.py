@@ -1,4 +1,4 @@
-"""A given cluster's name is EKS's alone: what has narrower names is named by the stack."""
+"""Names with an existing cluster: resources with stricter name limits use the stack's name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
 AWKWARD = "Prod_ML-Cluster-" + "x" * 84
 
 
-def given(name: str) -> Settings:
+def settings_with_cluster(name: str) -> Settings:
     config = copy.deepcopy(IS_GIVEN_EVERYTHING)
     config["trainyard:cluster"]["existing"]["name"] = name
     config["trainyard:network"]["flowLogs"] = True
@@ -34,11 +34,11 @@ def given(name: str) -> Settings:
 @pytest.fixture(scope="module")
 def made() -> Recorded:
     with in_a_small_checkout():
-        return whole(given(AWKWARD))
+        return whole(settings_with_cluster(AWKWARD))
 
 
-def test_no_name_that_is_bounded_holds_the_clusters(made: Recorded) -> None:
-    """Auto-named ones get eight characters more."""
+def test_length_limited_names_do_not_contain_cluster_name(made: Recorded) -> None:
+    """Auto-naming adds eight characters."""
     bounded = {
         "aws:iam/role:Role": 56,
         "aws:iam/policy:Policy": 120,
@@ -57,7 +57,7 @@ def test_no_name_that_is_bounded_holds_the_clusters(made: Recorded) -> None:
     }
 
 
-def test_what_speaks_to_the_cluster_has_its_name(made: Recorded) -> None:
+def test_clients_of_the_cluster_use_its_name(made: Recorded) -> None:
     release = made.one("kubernetes:helm.sh/v3:Release", "karpenter")
     assert release.inputs["values"]["settings"]["clusterName"] == AWKWARD
     assert {each.inputs["clusterName"] for each in made.of("aws:eks/accessEntry:AccessEntry")} == {AWKWARD}
@@ -66,7 +66,7 @@ def test_what_speaks_to_the_cluster_has_its_name(made: Recorded) -> None:
 
 
 def test_preflight_checks_the_names() -> None:
-    settings = given(AWKWARD)
+    settings = settings_with_cluster(AWKWARD)
     assert resource_names.key_aliases(settings)[0] == "alias/trainyard-blue-secrets"
     assert resource_names.repositories(settings) == ["trainyard-blue/launcher", "trainyard-blue/trainer"]
-    assert "research/trainer" in resource_names.repositories(given("research"))
+    assert "research/trainer" in resource_names.repositories(settings_with_cluster("research"))

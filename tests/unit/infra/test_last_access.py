@@ -1,6 +1,6 @@
-"""Whoever destroys a stack keeps the rights in its cluster until nothing is left there.
+"""`destroy` deletes the administrators' access entries after everything in the cluster.
 
-With the entry gone first, every deletion in the cluster is refused, and the destroy never ends.
+Without the entry, the API server refuses every deletion, and the destroy never ends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def administration(recorded: Recorded) -> set[tuple[str, str]]:
     return rights | {(ENTRY, name) for _, name in rights}
 
 
-def test_everything_in_the_cluster_goes_before_its_administrators_entries(dev: Recorded) -> None:
+def test_cluster_objects_are_deleted_before_access_entries(dev: Recorded) -> None:
     inside, needed = in_the_cluster(dev), administration(dev)
     assert len(inside) > 10
     assert len(needed) >= 2
@@ -44,7 +44,7 @@ def test_everything_in_the_cluster_goes_before_its_administrators_entries(dev: R
     assert missing == {}
 
 
-def test_the_drain_comes_before_them_too_and_before_every_way_out(dev: Recorded) -> None:
+def test_drain_runs_before_access_entries_and_egress_go(dev: Recorded) -> None:
     (drain,) = dev.of(DRAIN)
     needed = dev.needs(DRAIN, drain.name)
     assert administration(dev) <= needed
@@ -53,8 +53,8 @@ def test_the_drain_comes_before_them_too_and_before_every_way_out(dev: Recorded)
     assert {(r.type, r.name) for r in ways} <= needed
 
 
-def test_what_a_cluster_leaves_is_removed_after_all_of_it_and_before_the_network(dev: Recorded) -> None:
-    """EKS can't remove its own group while a left interface is in it, and no subnet goes while one lies there."""
+def test_cluster_remains_are_deleted_between_cluster_and_network(dev: Recorded) -> None:
+    """A leftover network interface blocks the deletion of EKS's security group and of its subnet."""
     remains = next((r.type, r.name) for r in dev.resources if r.type == REMAINS)
     for kind in ("eks:index:Cluster", "eks:index:ManagedNodeGroup"):
         assert remains in dev.needs(kind, dev.one(kind).name)

@@ -1,4 +1,4 @@
-"""What the program asks of a launcher is what the launcher reads: none of it is refused when the run begins."""
+"""The launch request of the program: the launcher reads every value and refuses none."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ POOLS = [
 ]
 
 
-def asked(training: Training) -> Request:
-    """The request as a launcher's pod reads it from its environment."""
+def request_of(training: Training) -> Request:
+    """Return the request that a launcher pod reads from its environment."""
     (container,) = job_spec(run_of(training, "us-west-2", {"lustre": "/fsx"}), RESOLVED)["template"]["spec"][
         "containers"
     ]
@@ -59,16 +59,16 @@ def training(config: dict[str, Any]) -> Training | None:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_launcher_reads_the_run_of_every_shipped_stack_file(name: str) -> None:
+def test_launcher_reads_the_run_of_every_shipped_stack(name: str) -> None:
     run = training(stack_file(name))
     if run is not None:
-        assert asked(run).pool.name == run.candidates[0].pool.name
+        assert request_of(run).pool.name == run.candidates[0].pool.name
 
 
-def test_a_launcher_reads_every_key_of_a_run() -> None:
+def test_launcher_reads_every_key_of_a_run() -> None:
     run = training(MAKES_EVERYTHING)
     assert run is not None
-    read = asked(run)
+    read = request_of(run)
     assert (read.node_start_seconds, read.attempts, read.retry_seconds) == (900, 3, 240)
     assert (read.pool.name, read.deadline_seconds) == ("large", 1200)
     second = read.candidate(1)
@@ -86,7 +86,7 @@ def test_a_launcher_reads_every_key_of_a_run() -> None:
     st.integers(0, 50),
     st.sampled_from(["static", "elastic"]),
 )
-def test_a_launcher_reads_whatever_the_settings_take(
+def test_launcher_reads_every_valid_run(
     data: st.DataObject, device: str, start: int, attempts: int, retry: int, restarts: int, shape: str
 ) -> None:
     able = [pool["name"] for pool in POOLS if device == "cpu" or "cores" not in pool["name"]]
@@ -111,7 +111,7 @@ def test_a_launcher_reads_whatever_the_settings_take(
     }
     made = training(with_({"pools": POOLS, "training": {"minNodes": 1, "maxNodes": 4, **run, **waits}}))
     assert made is not None
-    read = asked(made)
+    read = request_of(made)
     assert (read.node_start_seconds, read.attempts, read.retry_seconds) == (start, attempts, retry)
     assert (read.max_restarts, read.shape) == (restarts, shape)
     candidates = [read.candidate(index) for index in range(len(order))]

@@ -1,4 +1,4 @@
-"""No service acts for another account by a policy of a stack, and nodes have no rights that an add-on can have."""
+"""Policies bind services to this account, and nodes have only the permissions that no add-on role can have."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def statements(inputs: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_every_service_that_a_policy_lets_in_is_bound_to_the_stack(name: str) -> None:
+def test_services_in_policies_are_bound_to_the_stack(name: str) -> None:
     recorded: Recorded = shipped(name)
     loose = []
     for each in recorded.resources:
@@ -58,7 +58,7 @@ def test_every_service_that_a_policy_lets_in_is_bound_to_the_stack(name: str) ->
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_add_ons_that_call_aws_have_roles_of_their_own(name: str) -> None:
+def test_addons_that_call_aws_have_their_own_roles(name: str) -> None:
     recorded: Recorded = shipped(name)
     addons = {
         each.inputs["addonName"]: each.inputs
@@ -72,7 +72,7 @@ def test_add_ons_that_call_aws_have_roles_of_their_own(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_nodes_have_the_rights_of_a_kubelet_alone(name: str) -> None:
+def test_nodes_have_only_kubelet_permissions(name: str) -> None:
     recorded: Recorded = shipped(name)
     of_nodes = [
         each.inputs["policyArn"].rpartition("/")[2]
@@ -85,8 +85,8 @@ def test_nodes_have_the_rights_of_a_kubelet_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_karpenter_has_the_rights_of_its_finalizer(name: str) -> None:
-    """Without them, `destroy` waits for the EC2NodeClasses without a limit."""
+def test_karpenter_has_the_permissions_of_its_finalizer(name: str) -> None:
+    """Without them, `destroy` waits forever for the EC2NodeClasses."""
     recorded: Recorded = shipped(name)
     policies = [each for each in recorded.resources if each.type == "aws:iam/policy:Policy"]
     found = [

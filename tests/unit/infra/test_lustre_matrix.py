@@ -1,4 +1,4 @@
-"""Which Lustre file systems there are: the settings say so key by key, and the emulated FSx takes exactly these."""
+"""Valid Lustre file systems: the settings and the emulated FSx accept exactly those that FSx offers."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ WANTED = st.fixed_dictionaries(
 )
 
 
-def told(wanted: dict[str, Any]) -> list[str]:
-    """The keys of the file system that are told to be wrong, each of which has its value in the message."""
-    config = with_({"storage": {"lustre": wanted}})
+def invalid_keys(lustre_settings: dict[str, Any]) -> list[str]:
+    """Return the keys that are reported as invalid; each message contains the value."""
+    config = with_({"storage": {"lustre": lustre_settings}})
     lines: list[str] = []
     try:
         read("test", config, NOW)
@@ -52,34 +52,37 @@ def told(wanted: dict[str, Any]) -> list[str]:
     assert all(line.startswith(prefix) for line in lines), lines
     pairs = [line.removeprefix(prefix).split(": ", 2)[:2] for line in lines]
     for key, value in pairs:
-        assert value == str(wanted[key]).replace("True", "true"), (key, value)
+        assert value == str(lustre_settings[key]).replace("True", "true"), (key, value)
     return [key for key, _ in pairs]
 
 
-def wrong(wanted: dict[str, Any]) -> bool:
-    """Whether FSx would refuse it, by the tables above."""
-    by_throughput = OFFERED.get((wanted["deploymentType"], wanted["storageType"]), {})
-    if wanted["throughput"] not in by_throughput:
+def is_refused(lustre_settings: dict[str, Any]) -> bool:
+    """Return whether FSx refuses the file system, by the tables above."""
+    by_throughput = OFFERED.get((lustre_settings["deploymentType"], lustre_settings["storageType"]), {})
+    if lustre_settings["throughput"] not in by_throughput:
         return True
-    least, step = by_throughput[wanted["throughput"]]
-    iops, newest = wanted["metadataIops"], wanted["deploymentType"] == "PERSISTENT_2"
+    least, step = by_throughput[lustre_settings["throughput"]]
+    iops, newest = lustre_settings["metadataIops"], lustre_settings["deploymentType"] == "PERSISTENT_2"
     known = (0, 1500, 3000, 6000, *range(12000, 192001, 12000))
     return not (
-        (wanted["capacityGiB"] == least or wanted["capacityGiB"] % step == 0)
-        and (wanted["driveCache"] == "NONE" or wanted["storageType"] == "HDD")
+        (lustre_settings["capacityGiB"] == least or lustre_settings["capacityGiB"] % step == 0)
+        and (lustre_settings["driveCache"] == "NONE" or lustre_settings["storageType"] == "HDD")
         and iops in known
         and (newest or iops == 0)
-        and (not wanted["efa"] or (newest and wanted["capacityGiB"] % EFA[wanted["throughput"]] == 0))
+        and (
+            not lustre_settings["efa"]
+            or (newest and lustre_settings["capacityGiB"] % EFA[lustre_settings["throughput"]] == 0)
+        )
     )
 
 
 @settings(max_examples=150)
 @given(WANTED)
-def test_a_file_system_is_right_exactly_where_fsx_has_it_and_else_told_by_its_key(
-    wanted: dict[str, Any],
+def test_file_system_that_fsx_refuses_is_reported_by_key(
+    lustre_settings: dict[str, Any],
 ) -> None:
-    keys = told(wanted)
-    assert bool(keys) == wrong(wanted), (wanted, keys)
+    keys = invalid_keys(lustre_settings)
+    assert bool(keys) == is_refused(lustre_settings), (lustre_settings, keys)
     assert set(keys) <= set(KEYS)
     assert len(keys) == len(set(keys)), "one line a key"
 
@@ -87,58 +90,58 @@ def test_a_file_system_is_right_exactly_where_fsx_has_it_and_else_told_by_its_ke
 @settings(max_examples=120)
 @given(WANTED)
 @pytest.mark.long
-def test_the_emulated_fsx_takes_the_same_ones(wanted: dict[str, Any]) -> None:
-    """What the component sends for the settings (`components.lustre`)."""
+def test_emulated_fsx_accepts_the_same_file_systems(lustre_settings: dict[str, Any]) -> None:
+    """The request is the one that `components.lustre` sends for the settings."""
     from local.aws.fsx import limits  # it imports moto
     from local.aws.fsx.store import FsxError
 
-    deployment, storage = wanted["deploymentType"], wanted["storageType"]
+    deployment, storage = lustre_settings["deploymentType"], lustre_settings["storageType"]
     sent: dict[str, Any] = {"DeploymentType": deployment}
     if deployment != "SCRATCH_2":
-        sent["PerUnitStorageThroughput"] = wanted["throughput"]
-    elif wanted["throughput"] != 200:
+        sent["PerUnitStorageThroughput"] = lustre_settings["throughput"]
+    elif lustre_settings["throughput"] != 200:
         return
-    if storage == "HDD" or wanted["driveCache"] != "NONE":
-        sent["DriveCacheType"] = wanted["driveCache"]
-    if wanted["metadataIops"]:
-        sent["MetadataConfiguration"] = {"Mode": "USER_PROVISIONED", "Iops": wanted["metadataIops"]}
-    if wanted["efa"]:
+    if storage == "HDD" or lustre_settings["driveCache"] != "NONE":
+        sent["DriveCacheType"] = lustre_settings["driveCache"]
+    if lustre_settings["metadataIops"]:
+        sent["MetadataConfiguration"] = {"Mode": "USER_PROVISIONED", "Iops": lustre_settings["metadataIops"]}
+    if lustre_settings["efa"]:
         sent["EfaEnabled"] = True
         sent.setdefault("MetadataConfiguration", {"Mode": "AUTOMATIC"})
     request = {
         "FileSystemType": "LUSTRE",
         "StorageType": storage,
-        "StorageCapacity": wanted["capacityGiB"],
+        "StorageCapacity": lustre_settings["capacityGiB"],
         "SubnetIds": ["subnet-1"],
         "LustreConfiguration": sent,
     }
     try:
         limits.created(request)
-        taken = True
+        accepted = True
     except FsxError:
-        taken = False
-    assert taken == (not wrong(wanted)), request
+        accepted = False
+    assert accepted == (not is_refused(lustre_settings)), request
 
 
 @pytest.mark.parametrize(("kind", "by_throughput"), OFFERED.items())
-def test_every_kind_that_there_is_is_taken(
+def test_every_offered_file_system_is_accepted(
     kind: tuple[str, str], by_throughput: dict[int, tuple[int, int]]
 ) -> None:
     deployment, storage = kind
     assert lustre.THROUGHPUT[kind] == tuple(by_throughput)
     for throughput, (least, step) in by_throughput.items():
         for capacity in (least, step, 5 * step):
-            wanted = {
+            lustre_settings = {
                 "deploymentType": deployment,
                 "storageType": storage,
                 "throughput": throughput,
                 "capacityGiB": capacity,
             }
-            assert told(wanted) == [], wanted
+            assert invalid_keys(lustre_settings) == [], lustre_settings
         below = {
             "deploymentType": deployment,
             "storageType": storage,
             "throughput": throughput,
             "capacityGiB": least - 600,
         }
-        assert told(below) == ["capacityGiB"]
+        assert invalid_keys(below) == ["capacityGiB"]

@@ -1,4 +1,4 @@
-"""What the machines and the network of a stack refuse, as registered under mocks."""
+"""Security settings of a stack's nodes and network, as registered under mocks."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_pods_on_system_nodes_cannot_reach_the_nodes_identity(recorded: Recorded
     assert group["launchTemplate"]["id"], "the node group uses the template"
 
 
-def test_disks_of_system_nodes_are_encrypted_and_carry_the_stacks_tags(recorded: Recorded) -> None:
+def test_disks_of_system_nodes_are_encrypted_and_tagged(recorded: Recorded) -> None:
     (disk,) = template(recorded)["blockDeviceMappings"]
     assert disk["ebs"]["encrypted"] == "true"
     specified = {each["resourceType"]: each["tags"] for each in template(recorded)["tagSpecifications"]}
@@ -85,7 +85,7 @@ def test_disks_of_system_nodes_are_encrypted_and_carry_the_stacks_tags(recorded:
     assert all(tags["trainyard:stack"] == "test" for tags in specified.values())
 
 
-def test_the_vpcs_default_security_group_lets_nothing_through(recorded: Recorded) -> None:
+def test_default_security_group_of_vpc_has_no_rules(recorded: Recorded) -> None:
     group = recorded.one("aws:ec2/defaultSecurityGroup:DefaultSecurityGroup").inputs
     assert "ingress" not in group
     assert "egress" not in group

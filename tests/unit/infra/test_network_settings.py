@@ -1,4 +1,4 @@
-"""The network of a stack file: made or given, and whether it is large enough."""
+"""The network of a stack file: new or existing, and whether it has enough addresses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.infra.changing import BASE, GIVEN_CLUSTER, GIVEN_VPC, NOW, POOL,
 pytestmark = pytest.mark.unit
 
 
-def test_a_given_vpc_is_read_with_its_zones() -> None:
+def test_existing_vpc_is_read_with_its_zones() -> None:
     network = settings(
         with_({"network": {**GIVEN_VPC, "workerSecurityGroupId": "sg-0123456789abcdef0"}})
     ).network
@@ -25,20 +25,20 @@ def test_a_given_vpc_is_read_with_its_zones() -> None:
     assert network.flow_logs is False, "of a VPC that is given nothing is made that was not asked for"
 
 
-def test_a_vpc_from_before_2018_has_a_short_id() -> None:
+def test_existing_vpc_with_short_id_is_accepted() -> None:
     found = settings(with_({"network": {**GIVEN_VPC, "vpcId": "vpc-0123abcd"}})).network.existing
     assert found is not None
     assert found.vpc_id == "vpc-0123abcd"
 
 
-def test_a_new_vpc_keeps_flow_logs_for_a_year() -> None:
+def test_new_vpc_keeps_flow_logs_for_a_year() -> None:
     network = settings(BASE).network
     assert (network.flow_logs, network.flow_log_retention_days) == (True, 365)
     assert network.existing is None
 
 
 @pytest.mark.parametrize(
-    ("network", "told"),
+    ("network", "message"),
     [
         (
             {"vpcId": "vpc-1"},
@@ -129,16 +129,16 @@ def test_a_new_vpc_keeps_flow_logs_for_a_year() -> None:
         ),
     ],
 )
-def test_a_wrong_network_is_told(network: dict[str, Any], told: str) -> None:
-    assert any(told in line for line in mistakes(with_({"network": network})))
+def test_invalid_network_is_reported(network: dict[str, Any], message: str) -> None:
+    assert any(message in line for line in mistakes(with_({"network": network})))
 
 
-def test_a_wrong_list_of_endpoints_is_told_once() -> None:
+def test_invalid_list_of_endpoints_is_reported_once() -> None:
     for services in (["ecr.api"] * 2, ["amazonaws"], ["com.amazonaws.us-east-1.s3"]):
         assert len(mistakes(with_({"network": {"interfaceEndpoints": services}}))) == 1
 
 
-def test_a_full_name_takes_the_place_of_the_short_one_that_a_private_network_needs() -> None:
+def test_full_endpoint_name_replaces_the_short_one() -> None:
     full = ("com.amazonaws.us-west-2.ecr.api", "com.amazonaws.us-west-2.kinesis-streams")
     config = {
         "network": {"private": True, "interfaceEndpoints": list(full)},
@@ -154,7 +154,7 @@ def test_a_full_name_takes_the_place_of_the_short_one_that_a_private_network_nee
     assert short_name("cn.com.amazonaws.cn-north-1.ecr.api") == "ecr.api"
 
 
-def test_logs_are_kept_for_a_time_that_cloudwatch_offers() -> None:
+def test_log_retention_not_in_cloudwatch_is_refused() -> None:
     for days in (1, 90, 3653):
         network = settings(with_({"network": {"flowLogRetentionDays": days}})).network
         assert network.flow_log_retention_days == days
@@ -163,7 +163,7 @@ def test_logs_are_kept_for_a_time_that_cloudwatch_offers() -> None:
     assert line.startswith("trainyard:cluster.logRetentionDays: 31 is not known; it must be one of 1, 3, 5")
 
 
-def test_a_private_network_with_a_mirror_is_right() -> None:
+def test_private_network_with_mirror_is_valid() -> None:
     config = with_({"network": {"private": True}, "images": {"mirror": "registry.example/mirror"}})
     assert settings(config).network.private
 
@@ -181,9 +181,7 @@ def test_a_private_network_with_a_mirror_is_right() -> None:
         ("10.0.0.0/16", 4, 540, False),
     ],
 )
-def test_a_range_must_hold_the_addresses_of_all_machines(
-    cidr: str, zones: int, nodes: int, right: bool
-) -> None:
+def test_subnet_must_have_addresses_for_all_nodes(cidr: str, zones: int, nodes: int, right: bool) -> None:
     config = with_(
         {
             "network": {"cidr": cidr, "zones": [f"us-west-2{letter}" for letter in "abcd"[:zones]]},
@@ -202,7 +200,7 @@ def taken(network: dict[str, Any], **more: Any) -> dict[str, dict[str, int]]:
     return needed_addresses(settings(with_({"network": network, **more})))
 
 
-def test_addresses_of_endpoints_and_of_the_file_system_are_counted_where_they_lie() -> None:
+def test_endpoint_and_lustre_addresses_count_per_zone() -> None:
     lustre = {"lustre": {"capacityGiB": 4800}}
     zones = taken({"interfaceEndpoints": ["kms", "sts"]}, storage=lustre)
     always = {"control plane": 16, "system nodes": 78, "endpoints": 2}
@@ -216,7 +214,7 @@ def test_addresses_of_endpoints_and_of_the_file_system_are_counted_where_they_li
     assert "endpoints" not in taken({})["us-west-2a"]
 
 
-def test_in_a_given_cluster_neither_control_plane_nor_system_nodes_are_counted() -> None:
+def test_existing_cluster_nodes_are_not_counted() -> None:
     config = with_({"network": GIVEN_VPC})
     config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER}
     assert needed_addresses(settings(config)) == {
@@ -225,7 +223,7 @@ def test_in_a_given_cluster_neither_control_plane_nor_system_nodes_are_counted()
     }
 
 
-def test_a_given_cluster_needs_nothing_of_a_new_one() -> None:
+def test_existing_cluster_needs_no_setting_of_a_new_one() -> None:
     config = with_({"network": GIVEN_VPC})
     config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER}
     cluster = settings(config).cluster
@@ -240,7 +238,7 @@ def test_a_given_cluster_needs_nothing_of_a_new_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"name": "mine"}, "cluster.name: is for a cluster that the stack makes, and existing gives one"),
         ({"systemNodes": {"count": 1}}, "cluster.systemNodes: is for a cluster that the stack makes"),
@@ -257,26 +255,26 @@ def test_a_given_cluster_needs_nothing_of_a_new_one() -> None:
         ({"existing": 3}, "cluster.existing: 3 is a whole number; it must be a mapping"),
     ],
 )
-def test_a_given_cluster_excludes_what_only_a_new_one_has(change: dict[str, Any], told: str) -> None:
+def test_existing_cluster_refuses_settings_of_a_new_one(change: dict[str, Any], message: str) -> None:
     config = with_({"network": GIVEN_VPC})
     config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER, **change}
     lines = mistakes(config)
-    assert any(told in line for line in lines)
+    assert any(message in line for line in lines)
     assert len(lines) == 1, "one mistake, one line"
 
 
 @pytest.mark.parametrize(
     "name", ["Prod_ML-Cluster", "team-ml-production-us-west-2-blue-cluster", "1", "c" * 100]
 )
-def test_a_given_cluster_may_have_any_name_that_eks_takes(name: str) -> None:
-    """Its owner can't change it, so that what has narrower names is named by the stack."""
+def test_existing_cluster_may_have_any_eks_name(name: str) -> None:
+    """Its owner can't change the name, so resources with stricter name limits use the stack's name."""
     config = with_({"network": GIVEN_VPC})
     config["trainyard:cluster"] = {"existing": {**GIVEN_CLUSTER, "name": name}}
     found = settings(config)
     assert (found.cluster.name, found.prefix) == (name, "trainyard-test")
 
 
-def test_what_is_made_beside_a_cluster_is_named_by_it_where_that_fits() -> None:
+def test_name_prefix_is_cluster_name_if_it_fits() -> None:
     config = with_({"network": GIVEN_VPC})
     config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER}
     assert settings(config).prefix == "research"
@@ -284,7 +282,7 @@ def test_what_is_made_beside_a_cluster_is_named_by_it_where_that_fits() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a.b", "c" * 101, "_a"])
-def test_a_name_that_no_cluster_has_is_told(name: str) -> None:
+def test_invalid_cluster_name_is_reported(name: str) -> None:
     config = with_({"network": GIVEN_VPC})
     config["trainyard:cluster"] = {"existing": {**GIVEN_CLUSTER, "name": name}}
     (line,) = mistakes(config)
@@ -292,7 +290,7 @@ def test_a_name_that_no_cluster_has_is_told(name: str) -> None:
     assert "it must be letters, digits, hyphens and underscores" in line
 
 
-def test_where_the_stacks_name_is_no_begin_of_names_either_it_is_told() -> None:
+def test_invalid_name_prefix_from_stack_name_is_reported() -> None:
     config = with_({"network": GIVEN_VPC})
     config["trainyard:cluster"] = {"existing": {**GIVEN_CLUSTER, "name": "Prod"}}
     with pytest.raises(SettingsError) as caught:
@@ -305,14 +303,14 @@ def test_where_the_stacks_name_is_no_begin_of_names_either_it_is_told() -> None:
     assert read("My_Stack", config, NOW).prefix == "prod"
 
 
-def test_a_given_cluster_needs_a_given_vpc() -> None:
+def test_existing_cluster_needs_an_existing_vpc() -> None:
     config = with_({})
     config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER}
     assert any("network.vpcId: is missing; an existing cluster" in line for line in mistakes(config))
 
 
 @pytest.mark.parametrize(
-    ("cluster", "told"),
+    ("cluster", "message"),
     [
         (
             {"publicAccessCidrs": []},
@@ -328,19 +326,19 @@ def test_a_given_cluster_needs_a_given_vpc() -> None:
         ({"systemNodes": {"count": 1}}, "cluster.karpenterReplicas: 2 need a system node each"),
     ],
 )
-def test_a_wrong_cluster_is_told(cluster: dict[str, Any], told: str) -> None:
+def test_invalid_cluster_is_reported(cluster: dict[str, Any], message: str) -> None:
     lines = mistakes(with_({"cluster": cluster}))
-    assert any(told in line for line in lines)
+    assert any(message in line for line in lines)
     assert len(lines) == 1, "one mistake, one line"
 
 
-def test_from_inside_the_vpc_no_range_is_needed() -> None:
+def test_private_api_needs_no_public_range() -> None:
     cluster = settings(with_({"cluster": {"publicAccessCidrs": [], "deployFrom": "vpc"}})).cluster
     assert cluster.public_access_cidrs == ()
     assert cluster.deploy_from == "vpc"
 
 
-def test_where_only_the_region_was_changed_no_zone_of_the_old_one_is_offered() -> None:
+def test_changed_region_suggests_no_zone_of_the_old_one() -> None:
     zones = [f"us-west-2{letter}" for letter in "abc"]
     settled = {"network": {"zones": zones}, "storage": {"lustre": {"zone": "eu-central-1b"}}}
     *of_network, of_pool = mistakes({**with_(settled), "aws:region": "eu-central-1"})
@@ -352,7 +350,7 @@ def test_where_only_the_region_was_changed_no_zone_of_the_old_one_is_offered() -
     )
 
 
-def test_a_pool_is_offered_those_zones_of_the_network_that_are_right() -> None:
+def test_pool_is_offered_the_valid_zones_of_the_network() -> None:
     config = with_({"network": {"zones": ["us-west-2a", "us-east-1b"]}})
     assert mistakes(config)[1] == (
         "trainyard:pools[0].zone: 'us-west-2b' has no subnets here; it must be one of us-west-2a"

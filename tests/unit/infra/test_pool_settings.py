@@ -1,4 +1,4 @@
-"""Pools of a stack file: EFA, reservations, placement groups, machines that wait."""
+"""Pools of a stack file: EFA, reservations, placement groups, warm nodes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BLOCK = {**ODCR, "reservationType": "capacity-block", "reservationEnds": "2027-0
         ("gr6.4xlarge", None, 0, "none"),
     ],
 )
-def test_a_type_with_efa_has_all_of_it_unless_the_pool_says_otherwise(
+def test_efa_type_uses_all_interfaces_by_default(
     type_: str, given: str | None, efa: int, policy: str
 ) -> None:
     change: dict[str, Any] = {"instanceType": type_} | ({"efa": given} if given else {})
@@ -47,11 +47,11 @@ def test_a_type_with_efa_has_all_of_it_unless_the_pool_says_otherwise(
 @pytest.mark.parametrize(
     ("type_", "policy", "own", "given"),
     [
-        # Given: a primary and a spare interface of fifty addresses.
+        # Existing cluster: a primary and a spare interface with fifty addresses each.
         ("g5.12xlarge", "ip", 15, 100),
         # The first card has room for one beside the EFA.
         ("p5.48xlarge", "ip", 15, 50),
-        # Seven more groups of four cards with an address of their own.
+        # Seven more groups of four cards, each group with its own address.
         ("p5.48xlarge", "bandwidth", 22, 57),
         ("p4d.24xlarge", "ip", 15, 100),
         ("p4d.24xlarge", "bandwidth", 18, 103),
@@ -62,7 +62,7 @@ def test_a_type_with_efa_has_all_of_it_unless_the_pool_says_otherwise(
         ("m5.large", "none", 16, 20),
     ],
 )
-def test_a_machine_takes_addresses_for_the_stacks_pods_and_whole_interfaces_in_a_given_cluster(
+def test_node_addresses_depend_on_new_or_existing_cluster(
     type_: str, policy: str, own: int, given: int
 ) -> None:
     (pool,) = settings(with_pool(instanceType=type_, efa=policy)).pools
@@ -76,7 +76,7 @@ def test_every_type_has_interfaces_for_its_pods() -> None:
         assert facts.efa % facts.cards_per_ip_group == 0, facts.name
 
 
-def test_a_reservation_is_read_with_its_end_and_its_fallback() -> None:
+def test_reservation_is_read_with_end_and_fallback() -> None:
     (pool,) = settings(with_pool(**{**BLOCK, "onDemandFallback": True})).pools
     assert pool.reservation_ends == "2027-01-31T11:30:00+00:00"
     assert pool.capacity_types == ["reserved", "on-demand"]
@@ -85,8 +85,8 @@ def test_a_reservation_is_read_with_its_end_and_its_fallback() -> None:
     assert pool.capacity_types == ["reserved"]
 
 
-def test_a_block_ends_when_it_was_bought_for_and_an_odcr_whenever_somebody_says() -> None:
-    """The last moment at which a block that is bought now can end, or none said, so that p5 previews on any day."""
+def test_capacity_block_end_is_limited_and_odcr_end_is_free() -> None:
+    """The latest end of a block that is bought now, or no end, so that p5 previews on any day."""
     for ends in ("2027-07-17T12:00:00Z", None):
         (pool,) = settings(with_pool(**{**BLOCK, "reservationEnds": ends})).pools
         assert (pool.reservation_ends is None) == (ends is None)
@@ -95,8 +95,8 @@ def test_a_block_ends_when_it_was_bought_for_and_an_odcr_whenever_somebody_says(
 
 
 @pytest.mark.parametrize("begins", ["2027-01-16T12:00:00Z", "2026-11-01T11:30:00+02:00", None])
-def test_a_reservation_says_when_it_begins_or_began(begins: str | None) -> None:
-    """The last moment at which a block that is bought now can begin, one that is past, or none."""
+def test_reservation_begin_may_be_future_past_or_absent(begins: str | None) -> None:
+    """The latest begin of a block that is bought now, a past begin, or none."""
     (pool,) = settings(with_pool(**BLOCK, reservationBegins=begins)).pools
     expected = None if begins is None else datetime.fromisoformat(begins).astimezone(UTC).isoformat()
     assert pool.reservation_begins == expected
@@ -110,8 +110,8 @@ def test_a_reservation_says_when_it_begins_or_began(begins: str | None) -> None:
     st.datetimes(datetime(2026, 6, 1), datetime(2027, 9, 1)),
 )
 @pytest.mark.long
-def test_a_block_is_right_where_it_can_be_bought_and_has_not_ended(begin: datetime, end: datetime) -> None:
-    """Any begin at most eight weeks from now, before an end that is to come and that a block can have."""
+def test_capacity_block_with_possible_times_is_valid(begin: datetime, end: datetime) -> None:
+    """Any begin within eight weeks, and a later end in the future that a block can have."""
     begin, end = begin.replace(tzinfo=UTC), end.replace(tzinfo=UTC)
     times = {"reservationBegins": begin.isoformat(), "reservationEnds": end.isoformat()}
     config = with_pool(**{**BLOCK, **times})
@@ -126,7 +126,7 @@ def test_a_block_is_right_where_it_can_be_bought_and_has_not_ended(begin: dateti
 
 
 @pytest.mark.parametrize("year", [2026, 2030, 2060])
-def test_the_shipped_block_is_right_in_any_year(year: int) -> None:
+def test_shipped_capacity_block_is_valid_in_any_year(year: int) -> None:
     config = stack_file("p5")
     passed = {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}
     (pool,) = read("p5", passed, datetime(year, 6, 1, tzinfo=UTC)).pools
@@ -134,7 +134,7 @@ def test_the_shipped_block_is_right_in_any_year(year: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (
             {"instanceType": "g5.xlarge", "efa": "ip"},
@@ -215,14 +215,14 @@ def test_the_shipped_block_is_right_in_any_year(year: int) -> None:
         ),
     ],
 )
-def test_wrong_pool_is_reported_once(change: dict[str, Any], told: str) -> None:
+def test_wrong_pool_is_reported_once(change: dict[str, Any], message: str) -> None:
     lines = mistakes(with_pool(**change))
-    assert any(told in line for line in lines), lines
+    assert any(message in line for line in lines), lines
     assert len(lines) == 1, "one mistake, one line"
     assert lines[0].startswith("trainyard:pools[0].")
 
 
-def test_pools_of_two_zones_have_no_placement_group_together() -> None:
+def test_pools_in_two_zones_cannot_share_a_placement_group() -> None:
     here = {**POOL, "placementGroup": "theirs"}
     there = {**POOL, "name": "there", "zone": "us-west-2a", "placementGroup": "theirs"}
     (line,) = mistakes(with_({"pools": [here, there]}))
@@ -244,7 +244,7 @@ def test_pools_of_two_zones_have_no_placement_group_together() -> None:
     )
 
 
-def test_a_placement_group_is_made_or_only_named() -> None:
+def test_placement_group_is_created_or_existing() -> None:
     (made,) = settings(with_pool(placementGroup=True)).pools
     assert (made.placement_group, made.makes_placement_group) == ("trainyard-test-small", True)
     (named,) = settings(with_pool(placementGroup="theirs")).pools
@@ -257,13 +257,13 @@ def test_a_placement_group_is_made_or_only_named() -> None:
 
 
 @pytest.mark.parametrize("other", [{"zone": "us-west-2a"}, {"instanceType": "g5.24xlarge"}])
-def test_a_reservation_is_of_one_type_in_one_zone(other: dict[str, Any]) -> None:
+def test_reservation_with_two_types_or_zones_is_refused(other: dict[str, Any]) -> None:
     first = {**POOL, **ODCR}
     (line,) = mistakes(with_({"pools": [first, {**first, "name": "other", **other}]}))
     assert "pools[1].capacityReservationIds: 'cr-0123456789abcdef0' is of g5.12xlarge in us-west-2b" in line
 
 
-def test_the_disk_of_a_snapshot_has_the_snapshots_size_unless_the_pool_says_otherwise() -> None:
+def test_snapshot_disk_by_default_has_the_snapshot_size() -> None:
     (pool,) = settings(with_pool(**SNAPSHOT)).pools
     assert (pool.data_snapshot_id, pool.data_volume_gib) == ("snap-0123456789abcdef0", None)
     (pool,) = settings(with_pool(**SNAPSHOT, dataVolumeGiB=300)).pools
@@ -272,5 +272,5 @@ def test_the_disk_of_a_snapshot_has_the_snapshots_size_unless_the_pool_says_othe
     assert (pool.data_snapshot_id, pool.data_volume_gib) == (None, None)
 
 
-def test_pools_without_a_run_are_right() -> None:
+def test_pools_without_a_run_are_valid() -> None:
     assert settings(with_({})).training is None

@@ -1,4 +1,4 @@
-"""The whole program in a network without a way out: nothing in it needs one."""
+"""The whole program in a network without egress: no resource needs it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def private() -> Recorded:
         return whole(settings_of("dev", **changes))
 
 
-def test_there_is_no_gateway_and_no_public_endpoint(private: Recorded) -> None:
+def test_private_network_has_no_gateway_or_public_endpoint(private: Recorded) -> None:
     kinds = {r.type for r in private.resources}
     assert kinds.isdisjoint(
         {"aws:ec2/internetGateway:InternetGateway", "aws:ec2/natGateway:NatGateway", "aws:ec2/route:Route"}
@@ -49,13 +49,13 @@ def test_there_is_no_gateway_and_no_public_endpoint(private: Recorded) -> None:
 
 
 @pytest.mark.long
-def test_whoever_deploys_from_the_vpc_reaches_the_api(private: Recorded) -> None:
+def test_private_api_is_reachable_from_the_vpc(private: Recorded) -> None:
     rules = private.of("aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule")
     (api,) = [r.inputs for r in rules if "-api-from-" in r.name]
     assert (api["cidrIpv4"], api["toPort"]) == ("10.64.0.0/16", 443)
 
 
-def test_karpenter_asks_no_service_that_has_no_endpoint(private: Recorded) -> None:
+def test_karpenter_calls_only_services_with_an_endpoint(private: Recorded) -> None:
     values = private.one("kubernetes:helm.sh/v3:Release", "karpenter").inputs["values"]
     assert values["settings"]["isolatedVPC"] is True
     assert values["controller"]["image"] == {"repository": f"{MIRROR}/public.ecr.aws/karpenter/controller"}
@@ -76,7 +76,7 @@ def test_every_service_that_the_cluster_needs_has_an_endpoint(private: Recorded)
 
 
 def images_in(node: Any) -> Iterator[str]:
-    """Every image that an object names, at any depth."""
+    """Return every image that an object names, at any depth."""
     if isinstance(node, dict):
         for key, value in node.items():
             if key == "image" and isinstance(value, str):
@@ -87,8 +87,8 @@ def images_in(node: Any) -> Iterator[str]:
             yield from images_in(value)
 
 
-def test_every_image_comes_from_the_regions_ecr_or_is_given(private: Recorded) -> None:
-    """ECR has endpoints, and AWS's own repositories of the region are behind the same ones."""
+def test_every_image_is_in_regional_ecr_or_existing(private: Recorded) -> None:
+    """ECR's VPC endpoints also serve AWS's own repositories in the region."""
     images = {
         (r.name, image)
         for r in private.resources
@@ -104,7 +104,7 @@ def test_every_image_comes_from_the_regions_ecr_or_is_given(private: Recorded) -
     assert elsewhere == set()
 
 
-def test_endpoints_are_for_principals_of_the_account_alone(private: Recorded) -> None:
+def test_endpoints_admit_only_principals_of_the_account(private: Recorded) -> None:
     endpoints = private.of("aws:ec2/vpcEndpoint:VpcEndpoint")
     statements = {
         each.inputs["serviceName"].partition("us-west-2.")[2]: json.loads(each.inputs["policy"])["Statement"]
@@ -117,6 +117,6 @@ def test_endpoints_are_for_principals_of_the_account_alone(private: Recorded) ->
     assert more == {"s3": ["s3:GetObject", "s3:ListBucket"], "sts": ["sts:AssumeRoleWithWebIdentity"]}
 
 
-def test_endpoint_whose_service_may_take_no_policy_has_none() -> None:
+def test_endpoint_without_policy_support_has_no_policy() -> None:
     assert policy("oidc-eks", account="1", partition="aws") is None
     assert endpoint_policy("ecr.api", None) is None

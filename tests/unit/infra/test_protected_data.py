@@ -1,4 +1,4 @@
-"""What `pulumi destroy --exclude-protected` leaves of a whole stack: what is protected, and all that it needs."""
+"""`pulumi destroy --exclude-protected` keeps protected resources and their dependencies."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ BUCKET = "aws:s3/bucket:Bucket"
 BUCKET_SETTINGS = 6
 
 
-def kept(found: Recorded) -> tuple[Counter[str], set[str]]:
-    """Types of what a destroy leaves of a stack, with how many of each; and the types that are protected."""
+def remaining(found: Recorded) -> tuple[Counter[str], set[str]]:
+    """Return the count of each type that a destroy leaves, and the protected types."""
     left = set(found.protected)
     for kind, name in found.protected:
         left |= found.needs(kind, name)
@@ -39,11 +39,11 @@ def storage_of(**lustre: Any) -> dict[str, Any]:
     return {**storage, "lustre": {**storage["lustre"], **lustre}}
 
 
-def test_it_is_the_data_its_keys_and_what_a_file_system_lies_in() -> None:
+def test_destroy_leaves_data_keys_and_file_system_network() -> None:
     link = {"bucket": "models", "prefix": "data", "path": "/data"}
     changes = {"trainyard:protectData": True, "trainyard:storage": storage_of(backupDays=0, s3=link)}
     with in_a_small_checkout():
-        found, protected = kept(whole(settings_of("p4d", **changes)))
+        found, protected = remaining(whole(settings_of("p4d", **changes)))
     settings = {kind: n for kind, n in found.items() if kind.startswith("aws:s3/") and kind != BUCKET}
     rules = sum(found.pop(kind) for kind in RULES)
     assert sum(settings.values()) == BUCKET_SETTINGS
@@ -69,4 +69,4 @@ def test_it_is_the_data_its_keys_and_what_a_file_system_lies_in() -> None:
 
 def test_destroy_of_unprotected_stack_leaves_nothing() -> None:
     """The shipped stack file sets protectData to false."""
-    assert kept(shipped("p4d")) == ({}, set())
+    assert remaining(shipped("p4d")) == ({}, set())

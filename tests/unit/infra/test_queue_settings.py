@@ -1,4 +1,4 @@
-"""Torchrun queues of a stack file: what is read, and what is told of mistakes."""
+"""Torchrun queues of a stack file: defaults, values and error messages."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def read(**change: Any) -> Queue:
     return queue
 
 
-def test_without_queues_there_are_none() -> None:
+def test_stack_without_queues_has_none() -> None:
     for change in ({}, {"queues": None}, {"queues": []}):
         assert settings(with_(change)).queues == ()
 
 
-def test_a_name_and_a_pool_are_enough() -> None:
+def test_queue_with_name_and_pool_gets_defaults() -> None:
     assert read() == Queue(
         name="research",
         namespace="training",
@@ -63,7 +63,7 @@ def test_a_name_and_a_pool_are_enough() -> None:
     )
 
 
-def test_what_is_said_is_read() -> None:
+def test_queue_settings_are_read() -> None:
     volumes = {
         "workspace": {"bucket": "theirs", "size": "50Gi", "storageClass": "gp3"},
         "datasets": {"existingClaim": "imagenet"},
@@ -98,7 +98,7 @@ def test_what_is_said_is_read() -> None:
     )
 
 
-def test_the_stacks_own_bucket_goes_by_its_word() -> None:
+def test_queue_bucket_models_is_the_stack_bucket() -> None:
     queue = read(storage={"workspace": {"bucket": "models"}})
     assert (queue.own_bucket, queue.bucket, queue.fetches) == (True, None, True)
     assert queue.volumes == {}, "a bucket is no volume"
@@ -106,15 +106,15 @@ def test_the_stacks_own_bucket_goes_by_its_word() -> None:
 
 
 @pytest.mark.parametrize("gpus", range(5))
-def test_with_a_part_of_the_gpus_goes_the_same_part_of_the_rest(gpus: int) -> None:
+def test_worker_resources_are_proportional_to_its_gpus(gpus: int) -> None:
     queue, whole = read(nodeResources={"gpus": gpus}), read()
-    part = gpus or 4  # a worker without GPUs has the machine's cores for itself
+    part = gpus or 4  # a worker without GPUs gets all cores of the node
     assert int(queue.cpus) == int(whole.cpus) * part // 4
     assert quantity.parse(queue.memory) == quantity.parse(whole.memory) * part // 4
     assert queue.gpus == gpus
 
 
-def test_machines_without_nvidias_gpus_have_queues_without_any() -> None:
+def test_queue_on_nodes_without_gpus_has_no_gpus() -> None:
     for each in ("trn1.32xlarge", "m5.large"):
         pool = {**POOL, "instanceType": each}
         (queue,) = settings(config(QUEUE, pools=[pool])).queues
@@ -125,7 +125,7 @@ def test_machines_without_nvidias_gpus_have_queues_without_any() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "messages"),
     [
         ({"name": "Research"}, ["name: 'Research' is invalid; it must be lower case letters"]),
         ({"name": None}, ["name: is missing; it must be lower case letters"]),
@@ -218,15 +218,15 @@ def test_machines_without_nvidias_gpus_have_queues_without_any() -> None:
         ({"gpus": 4}, ["gpus: is not a known key"]),
     ],
 )
-def test_a_mistake_is_told_with_its_place_and_what_is_right(change: dict[str, Any], told: list[str]) -> None:
+def test_invalid_queue_is_reported_with_its_path(change: dict[str, Any], messages: list[str]) -> None:
     changed = {key: value for key, value in {**QUEUE, **change}.items() if value is not None}
     lines = mistakes(config(changed, serviceAccounts=[ACCOUNT]))
     assert [
-        line.startswith(f"trainyard:queues[0].{each}") for line, each in zip(lines, told, strict=True)
-    ] == [True] * len(told), lines
+        line.startswith(f"trainyard:queues[0].{each}") for line, each in zip(lines, messages, strict=True)
+    ] == [True] * len(messages), lines
 
 
-def test_every_mistake_of_every_queue_is_told_at_once() -> None:
+def test_errors_of_all_queues_are_reported_together() -> None:
     lines = mistakes(config({"name": "A", "pool": "x"}, QUEUE, {**QUEUE, "image": "i", "name": "other"}))
     assert [line.partition(": ")[0] for line in lines] == [
         "trainyard:queues[0].name",
@@ -235,14 +235,14 @@ def test_every_mistake_of_every_queue_is_told_at_once() -> None:
     ]
 
 
-def test_two_queues_of_one_namespace_have_two_names() -> None:
+def test_queue_name_must_be_unique_in_its_namespace() -> None:
     assert mistakes(config(QUEUE, QUEUE)) == [
         "trainyard:queues[1].name: 'research' is also the name of another queue in training; it must be unique there"
     ]
     assert len(settings(config(QUEUE, {**QUEUE, "namespace": "default"})).queues) == 2
 
 
-def test_of_a_pool_or_account_that_is_wrong_itself_the_queue_tells_nothing_more() -> None:
+def test_invalid_pool_or_account_is_not_repeated_for_queue() -> None:
     lines = mistakes(config(QUEUE, pools=[{**POOL, "instanceType": "g5.large"}]))
     assert [line for line in lines if "queues" in line] == []
     wrong = {**ACCOUNT, "namespace": "training", "access": "all"}
@@ -251,8 +251,8 @@ def test_of_a_pool_or_account_that_is_wrong_itself_the_queue_tells_nothing_more(
 
 
 @pytest.mark.parametrize("name", [ACCOUNT["name"], "another"])
-def test_bucket_of_workspaces_that_pods_may_write_is_refused(name: str) -> None:
-    """The queue's own service account, and any other one: both run code of jobs or of people."""
+def test_workspace_bucket_writable_by_pods_is_refused(name: str) -> None:
+    """Both the queue's service account and other accounts run code of jobs or users."""
     own = {**ACCOUNT, "bucket": "code"}
     writer = {**own, "name": name, "access": "write"}
     queue = {
@@ -277,7 +277,7 @@ def test_bucket_of_workspaces_that_pods_may_write_is_refused(name: str) -> None:
     assert "training/reader can read it (serviceAccounts: access read)" in line
 
 
-def test_models_and_workspaces_do_not_lie_in_one_place() -> None:
+def test_workspace_prefix_equal_to_models_is_refused() -> None:
     own = {**QUEUE, "storage": {"workspace": {"bucket": "models"}}}
     for prefix in ("torchrun", "torchrun/models"):
         (line,) = mistakes(config(own, storage={"prefix": prefix}))
@@ -290,7 +290,7 @@ def test_models_and_workspaces_do_not_lie_in_one_place() -> None:
 
 
 @pytest.mark.parametrize("bucket", ["models", "theirs"])
-def test_file_system_of_all_pods_shows_no_workspaces(bucket: str) -> None:
+def test_lustre_that_exposes_workspaces_is_refused(bucket: str) -> None:
     queue = {
         **QUEUE,
         "namespace": "default",
@@ -298,27 +298,27 @@ def test_file_system_of_all_pods_shows_no_workspaces(bucket: str) -> None:
         "storage": {"workspace": {"bucket": bucket}},
     }
 
-    def given(prefix: str) -> dict[str, Any]:
+    def with_prefix(prefix: str) -> dict[str, Any]:
         lustre = {"capacityGiB": 1200, "s3": {"bucket": bucket, "prefix": prefix}}
         return config(queue, serviceAccounts=[ACCOUNT], storage={"lustre": lustre})
 
     for prefix in ("", "torchrun", "torchrun/workspaces"):
-        (line,) = mistakes(given(prefix))
+        (line,) = mistakes(with_prefix(prefix))
         assert line.startswith(f"trainyard:storage.lustre.s3.prefix: '{prefix}' contains the workspaces")
-    assert settings(given("data")).storage.lustre is not None
+    assert settings(with_prefix("data")).storage.lustre is not None
 
 
-def test_the_stacks_image_is_for_gpus_that_its_torch_has_kernels_for() -> None:
+def test_queue_on_gpus_without_torch_kernels_is_refused() -> None:
     old = {**POOL, "instanceType": "p3dn.24xlarge"}
     (line,) = mistakes(config(QUEUE, pools=[old]))
     assert line.startswith(
         "trainyard:queues[0].image: is missing; the image that is built has a torch for CUDA"
     )
-    given = {"images": {"trainer": DIGEST, "launcher": DIGEST, "build": False}}
+    images = {"images": {"trainer": DIGEST, "launcher": DIGEST, "build": False}}
     for right in (
         config({**QUEUE, "image": DIGEST}, pools=[old]),
         config({**QUEUE, "nodeResources": {"gpus": 0}}, pools=[old]),
-        config(QUEUE, pools=[old], **given),
+        config(QUEUE, pools=[old], **images),
     ):
         assert len(settings(right).queues) == 1
 
@@ -363,15 +363,15 @@ QUEUES = st.fixed_dictionaries(
 
 @hypothesis_settings(max_examples=40, deadline=None)
 @given(st.sampled_from(sorted(instance_types.TYPES)), QUEUES, st.data())
-def test_a_queue_that_is_read_is_one_that_controller_and_definition_take(
-    type_: str, said: dict[str, Any], data: st.DataObject
+def test_valid_queue_is_accepted_by_controller_and_crd(
+    type_: str, values: dict[str, Any], data: st.DataObject
 ) -> None:
-    """On every type of machine, with any part of its GPUs: a spec of the right form that says what was said."""
+    """On every instance type and with any share of its GPUs, the spec is valid and has the queue's values."""
     facts = instance_types.TYPES[type_]
     most = facts.accelerators if facts.resource == "nvidia.com/gpu" else 0
     gpus = data.draw(st.integers(0, most))
-    said = {**said, "nodeResources": {**said.get("nodeResources", {}), "gpus": gpus}, "image": DIGEST}
-    (queue,) = settings(config(said, pools=[{**POOL, "instanceType": type_}])).queues
+    values = {**values, "nodeResources": {**values.get("nodeResources", {}), "gpus": gpus}, "image": DIGEST}
+    (queue,) = settings(config(values, pools=[{**POOL, "instanceType": type_}])).queues
     made = spec(queue, AROUND)
     assert problems(made) == []
     parsed, wrong = parse_queue(made)
@@ -384,10 +384,10 @@ def test_a_queue_that_is_read_is_one_that_controller_and_definition_take(
     assert node.memory == quantity.parse(queue.memory)
     assert node.memory < facts.memory_gib * 2**30
     assert set(parsed.volumes) == set(queue.volumes)
-    bucket = said.get("storage", {}).get("workspace", {}).get("bucket")
+    bucket = values.get("storage", {}).get("workspace", {}).get("bucket")
     names = {"models": "s3://b-models/torchrun", "their.bucket": "s3://their.bucket/torchrun", None: ""}
     assert parsed.bucket == names[bucket]
-    defaults = said.get("jobDefaults", {})
+    defaults = values.get("jobDefaults", {})
     assert parsed.job_defaults.ttl_seconds_after_finished == defaults.get("ttlSecondsAfterFinished")
     assert parsed.job_defaults.active_deadline_seconds == defaults.get("activeDeadlineSeconds")
     assert parsed.job_defaults.max_restarts == defaults.get("maxRestarts", 3)

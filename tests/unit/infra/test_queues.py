@@ -1,4 +1,4 @@
-"""What a stack with torchrun queues registers besides: rights on workspaces, the controller, and what waits for it."""
+"""Resources of a stack with torchrun queues: permissions on workspaces, the controller and its dependents."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def statements(found: Recorded, name: str) -> dict[str, dict[str, Any]]:
     return {each["Sid"]: each for each in document["Statement"]}
 
 
-def test_stack_without_queues_has_nothing_of_them() -> None:
+def test_stack_without_queues_has_no_queue_resources() -> None:
     absent = {key: value for key, value in CHANGE.items() if key != "queues"}
     assert read("test", with_(absent), NOW) == read("test", with_({**absent, "queues": []}), NOW)
     found = without_queues()
@@ -82,11 +82,11 @@ def test_stack_without_queues_has_nothing_of_them() -> None:
     assert [each.name for each in found.of(POLICY) if each.name.endswith("-workspaces")] == []
 
 
-def test_queues_only_add_to_a_stack() -> None:
-    """Whoever has a stack without gives it queues without losing anything."""
+def test_queues_added_to_a_stack_change_nothing_else() -> None:
+    """Adding queues to a stack changes none of its existing resources."""
 
     def inputs(found: Recorded) -> dict[tuple[str, str], dict[str, Any]]:
-        # Those of EKS's components are resources themselves, which are made anew in each run.
+        # The inputs of EKS's components are resources, which differ in each run.
         return {
             (each.type, each.name): each.inputs
             for each in found.resources
@@ -117,8 +117,8 @@ def test_workers_read_workspaces_and_write_logs_of_their_namespace() -> None:
     assert attached["role"] == "trainyard-test-trainer-1a2b3c4"
 
 
-def test_an_account_has_the_buckets_of_its_own_queues_alone() -> None:
-    """That of a queue without a bucket has none."""
+def test_account_can_access_only_buckets_of_its_queues() -> None:
+    """The account of a queue without a bucket can access none."""
     found = statements(with_queues(), "trainyard-test-pytorch-training-sa-workspaces")
     assert found["ReadWorkspaces"]["Resource"] == ["arn:aws:s3:::theirs/torchrun/workspaces/default/*"]
     assert "UseTheBucketsKey" not in found, "that bucket's key is its owner's business"
@@ -129,7 +129,7 @@ def test_an_account_has_the_buckets_of_its_own_queues_alone() -> None:
     ]
 
 
-def test_a_submitter_has_the_prefixes_of_one_namespace_alone() -> None:
+def test_submitter_can_access_prefixes_of_one_namespace() -> None:
     policies = {name: json.loads(text) for name, text in with_queues().result["submitterPolicies"].items()}
     assert sorted(policies) == ["default", "training"]
     for namespace, policy in policies.items():
@@ -145,7 +145,7 @@ def test_a_submitter_has_the_prefixes_of_one_namespace_alone() -> None:
     assert without_queues().result["submitterPolicies"] is None
 
 
-def test_a_queue_waits_for_its_pool_account_and_rights() -> None:
+def test_queue_depends_on_pool_account_and_permissions() -> None:
     needed = with_queues().needs(QUEUE, "training-research")
     for each in (
         ("kubernetes:karpenter.sh/v1:NodePool", "pools-small"),
@@ -157,8 +157,8 @@ def test_a_queue_waits_for_its_pool_account_and_rights() -> None:
         assert each in needed
 
 
-def test_the_drain_goes_before_queues_controller_and_definitions() -> None:
-    """So that jobs and queues end while their controller runs."""
+def test_drain_is_deleted_before_queues_controller_and_crds() -> None:
+    """Jobs and queues must end while their controller runs."""
     found = with_queues()
     assert (found.resources[-1].type, found.resources[-1].name) == DRAIN
     needed = found.needs(*DRAIN)
@@ -167,7 +167,7 @@ def test_the_drain_goes_before_queues_controller_and_definitions() -> None:
             assert (each.type, each.name) in needed
 
 
-def test_the_controller_runs_the_stacks_launcher_image() -> None:
+def test_controller_runs_the_launcher_image_of_the_stack() -> None:
     found = with_queues()
     (image,) = (each for each in found.of("docker-build:index:Image") if each.name.endswith("-launcher"))
     (container,) = found.one(*CONTROLLER).inputs["spec"]["template"]["spec"]["containers"]
@@ -176,7 +176,7 @@ def test_the_controller_runs_the_stacks_launcher_image() -> None:
 
 
 @pytest.mark.long
-def test_what_comes_with_queues_violates_no_rule() -> None:
+def test_queue_resources_violate_no_policy() -> None:
     stack = [
         Resource(type=each.type, name=each.name, urn=f"urn:{each.type}::{each.name}", properties=each.inputs)
         for each in with_queues().resources

@@ -1,4 +1,4 @@
-"""Ranges of addresses in a stack file: who reaches the API, and what a VPC can have."""
+"""Address ranges in a stack file: public access to the API, and ranges of VPCs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def with_public(*blocks: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("block", "told"),
+    ("block", "message"),
     [
         ("0.0.0.0/0", "'0.0.0.0/0' is the whole internet"),
         ("0.0.0.0/00", "'0.0.0.0/00' is the whole internet"),
@@ -44,20 +44,20 @@ def with_public(*blocks: str) -> dict[str, Any]:
         ("::/0", "'::/0' is invalid; it must be an IPv4 range"),
     ],
 )
-def test_a_range_that_can_not_be_the_deployers_is_told_once(block: str, told: str) -> None:
+def test_invalid_public_range_is_reported_once(block: str, message: str) -> None:
     (line,) = mistakes(with_public(block))
     assert line.startswith("trainyard:cluster.publicAccessCidrs[0]: ")
-    assert told in line
+    assert message in line
 
 
 @pytest.mark.parametrize(
     "block", ["203.0.113.0/24", "8.8.8.8/32", "3.0.0.0/8", "127.0.0.1/32", "100.0.0.0/10"]
 )
-def test_a_range_of_somebody_is_taken(block: str) -> None:
+def test_public_range_is_accepted(block: str) -> None:
     assert settings(with_public(block)).cluster.public_access_cidrs == (block,)
 
 
-def test_as_many_ranges_as_eks_takes_and_each_once() -> None:
+def test_public_ranges_are_limited_and_unique() -> None:
     blocks = [f"203.0.113.{index}/32" for index in range(41)]
     assert len(settings(with_public(*blocks[:40])).cluster.public_access_cidrs) == 40
     (line,) = mistakes(with_public(*blocks))
@@ -78,7 +78,7 @@ def test_as_many_ranges_as_eks_takes_and_each_once() -> None:
         "172.15.0.0/16",
     ],
 )
-def test_a_new_vpc_has_a_private_range(block: str) -> None:
+def test_new_vpc_with_public_range_is_refused(block: str) -> None:
     (line,) = mistakes(with_({"network": {"cidr": block}}))
     assert line == (
         f"trainyard:network.cidr: '{block}' is not private; it must lie in 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16"
@@ -87,12 +87,12 @@ def test_a_new_vpc_has_a_private_range(block: str) -> None:
 
 
 @pytest.mark.parametrize("block", ["10.0.0.0/16", "172.31.0.0/16", "192.168.0.0/16", "100.127.0.0/16"])
-def test_every_private_range_can_be_a_new_vpcs(block: str) -> None:
+def test_new_vpc_with_private_range_is_accepted(block: str) -> None:
     assert settings(with_({"network": {"cidr": block}})).network.cidr == block
 
 
 @pytest.mark.parametrize(
-    ("block", "told"),
+    ("block", "message"),
     [
         ("999.0.0.0/99", "it must be the VPC's range, such as 10.64.0.0/16"),
         ("10.0.0.1/16", "10.0.0.1/16 has host bits set; it must be the VPC's range"),
@@ -103,21 +103,19 @@ def test_every_private_range_can_be_a_new_vpcs(block: str) -> None:
         ("224.0.0.0/16", "'224.0.0.0/16' is nobody's address"),
     ],
 )
-def test_what_no_vpc_has_is_told_of_a_given_one(block: str, told: str) -> None:
+def test_existing_vpc_with_impossible_range_is_reported(block: str, message: str) -> None:
     (line,) = mistakes(with_({"network": {**GIVEN_VPC, "cidr": block}}))
     assert line.startswith("trainyard:network.cidr: ")
-    assert told in line
+    assert message in line
 
 
-def test_a_given_vpc_may_have_a_public_range() -> None:
+def test_existing_vpc_with_public_range_is_accepted() -> None:
     assert settings(with_({"network": {**GIVEN_VPC, "cidr": "8.8.0.0/24"}})).network.cidr == "8.8.0.0/24"
 
 
 @hypothesis_settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 32))
-def test_whatever_ranges_are_taken_are_of_the_internet_and_no_wider_than_a_256th_of_it(
-    address: int, prefix: int
-) -> None:
+def test_accepted_public_ranges_are_global_and_small(address: int, prefix: int) -> None:
     block = str(ipaddress.IPv4Network((address, prefix), strict=False))
     if public_problem(block) is None:
         network = ipaddress.IPv4Network(block)
@@ -127,7 +125,7 @@ def test_whatever_ranges_are_taken_are_of_the_internet_and_no_wider_than_a_256th
         )
 
 
-def test_zones_of_a_vpc_without_subnets_are_told_at_the_network_alone() -> None:
+def test_zones_without_subnets_are_reported_only_for_network() -> None:
     (line,) = mistakes(with_({"network": {"vpcId": GIVEN_VPC["vpcId"]}, "storage": {"lustre": {}}}))
     assert line.startswith("trainyard:network.privateSubnetIds: is missing")
     config = with_({"network": {"vpcId": GIVEN_VPC["vpcId"]}, "pools": [{**POOL, "zone": "eu-west-1a"}]})
@@ -137,7 +135,7 @@ def test_zones_of_a_vpc_without_subnets_are_told_at_the_network_alone() -> None:
     )
 
 
-def test_an_empty_list_of_a_given_clusters_administrators_is_told_once() -> None:
+def test_existing_cluster_empty_administrators_reported_once() -> None:
     config = with_({"network": GIVEN_VPC})
     config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER, "administrators": []}
     (line,) = mistakes(config)

@@ -1,4 +1,4 @@
-"""The reference page of the settings says what the readers do."""
+"""The reference page and the JSON schema match the settings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_key_has_a_description_and_a_valid_example(path: str, info: FieldI
 
 
 def schema_errors(document: Any) -> list[str]:
-    """The places in a stack file that its JSON schema refuses."""
+    """Return the paths in a stack file that its JSON schema refuses."""
     validator = jsonschema.Draft202012Validator(schema())
     return sorted(error.json_path for error in validator.iter_errors(document))
 
@@ -76,7 +76,7 @@ def test_the_schema_refuses_a_misspelt_key_and_an_invalid_value(change: dict[str
 
 
 @pytest.mark.parametrize("config", BOTH, ids=["makes", "is given"])
-def test_the_examples_are_right(config: dict[str, Any]) -> None:
+def test_examples_are_valid(config: dict[str, Any]) -> None:
     assert read("example", config, NOW).cluster.name == "research"
 
 
@@ -108,7 +108,7 @@ def test_overview_example_of_a_key_has_only_known_settings(key: str) -> None:
 
 
 def paths(place: str, value: Any) -> list[str]:
-    """The settings that a value sets, as the reference page names them."""
+    """Return the settings that a value sets, as the reference page names them."""
     if isinstance(value, dict) and value and place not in keys():
         return [path for name, each in value.items() for path in paths(f"{place}.{name}", each)]
     if isinstance(value, list) and value and isinstance(value[0], dict):

@@ -1,4 +1,4 @@
-"""Which revision of the project a stack says that it trains with, and that a commit changes nothing but that."""
+"""The project revision that a stack records for its run; a new commit changes nothing else."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ JOB = ("kubernetes:batch/v1:Job", "launch-r1")
 
 
 def committed(place: Path, message: str = "one") -> str:
-    """Make a commit of all that is there; returns its hash."""
+    """Commit all files and return the hash."""
     git(place, "init", "--quiet")
     git(place, "add", "--all")
     git(place, "commit", "--quiet", "--allow-empty", "--message", message)
@@ -43,7 +43,7 @@ def checkout(tmp_path: Path) -> Path:
     return place
 
 
-def test_a_checkout_says_its_whole_hash_and_whether_files_differ(checkout: Path) -> None:
+def test_revision_of_checkout_has_full_hash_and_dirty_mark(checkout: Path) -> None:
     head = committed(checkout)
     git(checkout, "tag", "--annotate", "--message", "v1", "v1")
     (checkout / "new").touch()
@@ -52,7 +52,7 @@ def test_a_checkout_says_its_whole_hash_and_whether_files_differ(checkout: Path)
     assert revision(checkout) == f"{head}-dirty"
 
 
-def test_without_a_commit_of_its_own_nobody_knows(checkout: Path) -> None:
+def test_revision_without_own_commit_is_unknown(checkout: Path) -> None:
     assert revision(checkout) == "unknown"
     committed(checkout.parent)
     assert revision(checkout) == "unknown", "the repository around it is another project's"
@@ -60,7 +60,7 @@ def test_without_a_commit_of_its_own_nobody_knows(checkout: Path) -> None:
     assert revision(checkout) == "unknown"
 
 
-def test_without_git_nobody_knows(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_revision_without_git_executable_is_unknown(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     committed(checkout)
     monkeypatch.setenv("PATH", str(checkout))
     assert shutil.which("git") is None
@@ -71,7 +71,7 @@ def deployed() -> Recorded:
     return whole(read("test", with_({"training": RUN}), NOW))
 
 
-def told(made: Recorded) -> str | None:
+def recorded_revision(made: Recorded) -> str | None:
     (container,) = made.one(*JOB).inputs["spec"]["template"]["spec"]["containers"]
     (request,) = (each["value"] for each in container["env"] if each["name"] == "TRAINYARD_REQUEST")
     found: str | None = json.loads(request)["worker"]["env"].get("TRAINYARD_REVISION")
@@ -79,31 +79,31 @@ def told(made: Recorded) -> str | None:
 
 
 @pytest.mark.long
-def test_another_commit_changes_the_job_that_is_begun_with_it_and_no_other_resource() -> None:
+def test_new_commit_changes_only_the_launcher_job() -> None:
     with in_a_small_checkout():
-        for name in stack.IMAGES:  # as in the real one, git's own files are in no image
+        for name in stack.IMAGES:  # no image contains git's files, as in the real checkout
             (stack.ROOT / name / "Dockerfile.dockerignore").write_text(f"*\n!{name}\n")
         first = committed(stack.ROOT)
         one = deployed()
         second = committed(stack.ROOT, "two")
         two = deployed()
-    assert (told(one), told(two)) == (first, second)
+    assert (recorded_revision(one), recorded_revision(two)) == (first, second)
     assert second in two.result["launcherManifest"]
     before, after = (
         {
-            # Some inputs of the mocks are outputs, which are equal to nothing.
+            # Some inputs of the mocks are outputs, which never compare equal.
             (each.type, each.name): json.dumps(each.inputs, sort_keys=True, default=lambda _: "output")
             for each in made.resources
         }
         for made in (one, two)
     )
     assert before.keys() == after.keys()
-    # A Job that is there keeps what it was begun with (`ignore_changes` in components/launcher_job.py).
+    # An existing Job keeps its initial values (`ignore_changes` in components/launcher_job.py).
     assert [key for key in before if before[key] != after[key]] == [JOB]
 
 
 def of_the_run(**change: Any) -> str | None:
-    """Return the revision of the run that the stack begins."""
+    """Return the revision of the run that the stack starts."""
     found = read("test", with_({"training": RUN, **change}), NOW)
     assert found.training
     return stack._run(found, found.training, volumes.Volumes()).revision
@@ -115,7 +115,7 @@ def test_revision_without_git_is_unknown() -> None:
 
 
 def test_revision_of_existing_image_is_absent() -> None:
-    """The image says itself what is in it."""
+    """The image has its own revision label."""
     given = {"trainer": "registry.example/trainer@sha256:" + "0" * 64}
     with in_a_small_checkout():
         head = committed(stack.ROOT)

@@ -1,4 +1,4 @@
-"""Stack files: what is right is read, what is wrong is told, all of it at once."""
+"""Stack files: valid settings are read, and all errors are reported together."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def mistakes(config: dict[str, Any]) -> list[str]:
     return caught.value.lines
 
 
-def test_a_stack_whose_name_makes_no_cluster_name_must_name_its_cluster(good: dict[str, Any]) -> None:
+def test_stack_name_invalid_for_a_cluster_needs_cluster_name(good: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=r"cluster\.name: is 'trainyard-My_Stack' by the stack's name"):
         read("My_Stack", passed(good))
     good["trainyard:cluster"]["name"] = "mine"
@@ -46,23 +46,23 @@ def good() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_every_shipped_stack_file_is_right(name: str) -> None:
+def test_every_shipped_stack_file_is_valid(name: str) -> None:
     settings = read(name, passed(stack_file(name)))
     assert settings.cluster.name.startswith("trainyard-")
     assert settings.training is None or settings.training.candidates[0].pool in settings.pools
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_every_key_of_a_shipped_stack_file_is_explained_in_it(name: str) -> None:
-    """A comment above a key, or above the group of keys that it begins; the first lines say what the stack is for."""
+def test_every_key_of_a_shipped_stack_file_has_a_comment(name: str) -> None:
+    """Each key or group of keys has a comment above it; the first lines describe the stack's purpose."""
     lines = find(name).read_text().splitlines()
     assert lines[0].startswith("# ")
     groups = "\n".join(lines).split("\n\n")
-    assert all("#" in group for group in groups[1:]), "a group of keys without a word"
+    assert all("#" in group for group in groups[1:]), "a group of keys without a comment"
 
 
-def test_the_configurations_that_the_project_promises_are_shipped() -> None:
-    """`name: (instance type, most machines, EFA interfaces per machine, given VPC, file system)`"""
+def test_promised_configurations_are_shipped() -> None:
+    """`name: (instance type, maximum nodes, EFA interfaces per node, existing VPC, file system)`"""
     promised = {
         "local": ("g5.12xlarge", 4, 1, False, False),
         "dev": ("g5.12xlarge", 4, 1, False, False),
@@ -91,7 +91,7 @@ def test_the_configurations_that_the_project_promises_are_shipped() -> None:
     assert found == promised
 
 
-def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -> None:
+def test_five_errors_are_reported_together(good: dict[str, Any]) -> None:
     good["trainyard:pools"][0].update(instanceType="g5.13xlarge", zone="eu-central-1a", maxNodes="four")
     good["trainyard:training"]["minNodes"] = 9
     good["trainyard:trainning"] = {}
@@ -104,12 +104,12 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
         "trainyard:trainning: is not a known key; did you mean training?",
     ]
     for line in expected:
-        assert any(said.startswith(line) for said in lines), f"not told: {line}\n{lines}"
+        assert any(found.startswith(line) for found in lines), f"not reported: {line}\n{lines}"
     assert len(lines) == len(expected), "one mistake, one line"
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "told"),
+    ("key", "value", "message"),
     [
         (
             "aws:region",
@@ -320,13 +320,15 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
         ("trainyard:sources", {"karpenter": "x"}, "trainyard:sources.karpenter: is not a known key"),
     ],
 )
-def test_wrong_value_is_reported_with_its_path(good: dict[str, Any], key: str, value: Any, told: str) -> None:
+def test_wrong_value_is_reported_with_its_path(
+    good: dict[str, Any], key: str, value: Any, message: str
+) -> None:
     good[key] = value
-    assert any(told in line for line in mistakes(good))
+    assert any(message in line for line in mistakes(good))
 
 
 @pytest.mark.parametrize("region", ["us-west-2", "ap-southeast-7", "cn-northwest-1", "us-gov-east-1"])
-def test_a_region_of_each_partition_is_known_whatever_profile_is_named(
+def test_region_of_each_partition_is_known_with_any_profile(
     region: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nobody")
@@ -335,7 +337,7 @@ def test_a_region_of_each_partition_is_known_whatever_profile_is_named(
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"runId": "Run_1"}, "trainyard:training.runId: 'Run_1' is invalid"),
         ({"runId": "r" * 41}, "trainyard:training.runId"),
@@ -353,13 +355,13 @@ def test_a_region_of_each_partition_is_known_whatever_profile_is_named(
         ({"cpu": "many"}, "trainyard:training.cpu: 'many' is invalid"),
     ],
 )
-def test_a_wrong_training_is_told(good: dict[str, Any], change: dict[str, Any], told: str) -> None:
+def test_invalid_training_is_reported(good: dict[str, Any], change: dict[str, Any], message: str) -> None:
     good["trainyard:training"].update(change)
-    assert any(told in line for line in mistakes(good))
+    assert any(message in line for line in mistakes(good))
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"purchase": "reserved"}, "capacityReservationIds: is missing; purchase: reserved needs"),
         ({"capacityReservationIds": ["cr-0123456789abcdef0"]}, "is given, but purchase is on-demand"),
@@ -376,22 +378,22 @@ def test_a_wrong_training_is_told(good: dict[str, Any], change: dict[str, Any], 
         ),
     ],
 )
-def test_a_wrong_pool_is_told(good: dict[str, Any], change: dict[str, Any], told: str) -> None:
+def test_invalid_pool_is_reported(good: dict[str, Any], change: dict[str, Any], message: str) -> None:
     good["trainyard:pools"][0].update(change)
-    assert any(told in line for line in mistakes(good))
+    assert any(message in line for line in mistakes(good))
 
 
-def test_a_misspelt_key_is_told_once(good: dict[str, Any]) -> None:
+def test_misspelt_key_is_reported_once(good: dict[str, Any]) -> None:
     pool = good["trainyard:pools"][0]
     pool["maxNode"] = pool.pop("maxNodes")
     (line,) = mistakes(good)
     assert line.startswith("trainyard:pools[0].maxNode: is not a known key; did you mean maxNodes?")
 
 
-def test_the_account_is_the_administrators_or_the_one_that_is_said(good: dict[str, Any]) -> None:
-    def account(*people: str, **more: str) -> str:
+def test_account_defaults_to_that_of_the_administrators(good: dict[str, Any]) -> None:
+    def account(*administrators: str, **more: str) -> str:
         good["trainyard:cluster"] = {
-            "administrators": [f"arn:aws:iam::{number}:role/platform" for number in people],
+            "administrators": [f"arn:aws:iam::{number}:role/platform" for number in administrators],
             "publicAccessCidrs": ["203.0.113.0/24"],
             **more,
         }
@@ -404,12 +406,12 @@ def test_the_account_is_the_administrators_or_the_one_that_is_said(good: dict[st
 @pytest.mark.parametrize(
     "secret", ["https://me:hunter2@x/simple", "https://hunter2@x", "https://x/?key=hunter2"]
 )
-def test_a_secret_in_an_address_is_not_repeated(good: dict[str, Any], secret: str) -> None:
+def test_secret_in_a_url_is_not_repeated(good: dict[str, Any], secret: str) -> None:
     good["trainyard:images"] = {"packageIndex": secret}
     assert [line for line in mistakes(good) if "hunter2" in line] == []
 
 
-def test_a_package_index_is_taken_as_it_stands(good: dict[str, Any]) -> None:
+def test_package_index_is_read_unchanged(good: dict[str, Any]) -> None:
     assert read("test", passed(good)).images.package_index is None
     for index in (
         "https://pypi.example/simple",
@@ -420,19 +422,19 @@ def test_a_package_index_is_taken_as_it_stands(good: dict[str, Any]) -> None:
         assert read("test", passed(good)).images.package_index == index
 
 
-def test_two_pools_of_one_name_are_told(good: dict[str, Any]) -> None:
+def test_duplicate_pool_name_is_reported(good: dict[str, Any]) -> None:
     good["trainyard:pools"] *= 2
     assert any(
         line.startswith("trainyard:pools[1].name: 'small' names another pool") for line in mistakes(good)
     )
 
 
-def test_a_ceiling_below_what_the_training_wishes_is_no_mistake(good: dict[str, Any]) -> None:
+def test_pool_maximum_below_preferred_nodes_is_valid(good: dict[str, Any]) -> None:
     good["trainyard:pools"][0]["maxNodes"] = 2
     assert read("test", passed(good)).pools[0].max_nodes == 2, "the launcher decides on that"
 
 
-def test_the_number_of_processes_is_by_default_that_of_the_gpus() -> None:
+def test_processes_per_node_default_to_the_gpus() -> None:
     config = stack_file("dev")
     assert read("dev", passed(config)).training.candidates[0].size.processes_per_node == 4
     config["trainyard:pools"][0]["instanceType"] = "c5.2xlarge"
@@ -440,7 +442,7 @@ def test_the_number_of_processes_is_by_default_that_of_the_gpus() -> None:
     assert read("dev", passed(config)).training.candidates[0].size.processes_per_node == 1
 
 
-def test_system_nodes_are_two_c5_2xlarge_unless_the_stack_file_says_otherwise(good: dict[str, Any]) -> None:
+def test_system_nodes_default_to_two_c5_2xlarge(good: dict[str, Any]) -> None:
     del good["trainyard:cluster"]["systemNodes"]
     by_default = read("test", passed(good)).cluster.system_nodes
     assert (by_default.instance_type, by_default.count) == ("c5.2xlarge", 2)
@@ -449,14 +451,12 @@ def test_system_nodes_are_two_c5_2xlarge_unless_the_stack_file_says_otherwise(go
     assert (said.instance_type, said.count) == ("m6i.large", 3)
 
 
-def test_without_a_run_id_the_stack_starts_no_run(good: dict[str, Any]) -> None:
+def test_stack_without_run_id_starts_no_run(good: dict[str, Any]) -> None:
     del good["trainyard:training"]["runId"]
     assert read("test", passed(good)).training.run_id is None
 
 
-def test_a_published_chart_has_a_version_and_a_directory_has_none(
-    good: dict[str, Any], tmp_path: Path
-) -> None:
+def test_published_chart_has_a_version_and_directory_has_none(good: dict[str, Any], tmp_path: Path) -> None:
     assert read("test", passed(good)).sources.karpenter_version == versions.KARPENTER
     for name in ("karpenter", "karpenter-crd"):
         (tmp_path / name).mkdir()
@@ -468,14 +468,14 @@ def test_a_published_chart_has_a_version_and_a_directory_has_none(
     assert read("test", passed(good)).sources.karpenter_version is None
 
 
-def test_a_published_chart_is_held_to_a_digest(good: dict[str, Any]) -> None:
+def test_published_chart_is_pinned_to_a_digest(good: dict[str, Any]) -> None:
     chart = f"{versions.KARPENTER_CHART}@sha256:{'0' * 64}"
     good["trainyard:sources"] = {"karpenterChart": chart}
     found = read("test", passed(good)).sources
     assert (found.karpenter_chart, found.karpenter_version) == (chart, versions.KARPENTER)
 
 
-def test_sources_that_do_not_exist_are_told(good: dict[str, Any], tmp_path: Path) -> None:
+def test_missing_sources_are_reported(good: dict[str, Any], tmp_path: Path) -> None:
     keys = ("karpenterChart", "karpenterCrdChart", "trainingOperator")
     for place in (str(tmp_path), "/nowhere", "nul\0byte"):
         good["trainyard:sources"] = dict.fromkeys(keys, place)
@@ -486,7 +486,7 @@ def test_sources_that_do_not_exist_are_told(good: dict[str, Any], tmp_path: Path
             assert any(line.startswith(f"trainyard:sources.{key}: '{shown}' {said}") for line in lines)
 
 
-def test_data_is_protected_unless_the_stack_file_says_otherwise(good: dict[str, Any]) -> None:
+def test_data_is_protected_by_default(good: dict[str, Any]) -> None:
     assert read("test", passed(good)).protect_data is False
     del good["trainyard:protectData"]
     assert read("test", passed(good)).protect_data is True
@@ -503,28 +503,28 @@ def test_data_is_protected_unless_the_stack_file_says_otherwise(good: dict[str, 
         ("m6i.large", 0, 0, 0),
     ],
 )
-def test_facts_of_types_are_those_that_were_measured(name: str, gpus: int, efa: int, nvme: int) -> None:
+def test_facts_of_instance_types_are_the_measured_ones(name: str, gpus: int, efa: int, nvme: int) -> None:
     facts = instance_types.TYPES[name]
     assert (facts.accelerators, facts.efa, facts.nvme_gb) == (gpus, efa, nvme)
 
 
-def test_an_instance_type_has_one_resource_exactly_when_it_has_accelerators() -> None:
+def test_instance_type_with_accelerators_has_one_resource() -> None:
     for facts in instance_types.TYPES.values():
         assert (facts.resource != "cpu") == (facts.accelerators > 0) == bool(facts.accelerator), facts.name
 
 
-def test_every_documented_key_is_one_that_is_read() -> None:
+def test_every_documented_key_is_read() -> None:
     from infra.settings import KEYS
 
     assert set(yaml.safe_load((ROOT / "Pulumi.yaml").read_text())["config"]) == set(KEYS)
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e300, -1])
-def test_a_number_that_is_none_is_told(good: dict[str, Any], value: float) -> None:
+def test_number_that_is_not_finite_is_reported(good: dict[str, Any], value: float) -> None:
     good["trainyard:pools"][0]["maxNodes"] = value
     assert [line.split(":")[1] for line in mistakes(good)] == ["pools[0].maxNodes"]
 
 
-def test_a_pools_name_of_a_wrong_type_is_told_once(good: dict[str, Any]) -> None:
+def test_pool_name_of_wrong_type_is_reported_once(good: dict[str, Any]) -> None:
     good["trainyard:pools"][0]["name"] = 5
     assert len(mistakes(good)) == 1

@@ -1,6 +1,6 @@
-"""What a stack file says of its network, cluster, pools and storage is what is registered: each key, key by key.
+"""Each setting of network, cluster, pools and storage reaches the registered resources.
 
-None of these values is a default, so that a key which is read and then forgotten is told by its own name.
+No value is a default, so a key that is read but not applied fails the test with its name.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ LINK = "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation research-lus
 OLD_VERSIONS = "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration research-models"
 CHECK = "spec.jobTemplate.spec.template.spec.containers.0.volumeMounts"
 
-# Setting -> (type and name of a resource, place in its inputs, what is there).
+# Setting -> (type and name of a resource, path in its inputs, expected value).
 ARRIVES: list[tuple[str, str, str, Any]] = [
     ("network.cidr", "aws:ec2/vpc:Vpc research", "cidrBlock", "10.128.0.0/16"),
     ("network.zones", "aws:ec2/subnet:Subnet research-private-us-west-2b", "cidrBlock", "10.128.0.0/18"),
@@ -252,8 +252,8 @@ OTHERS_ARRIVE: list[tuple[str, str, str, Any]] = [
     ("storage.lustre.s3.prefix", LINK, "dataRepositoryPath", "s3://datasets/images/"),
     ("storage.lustre.s3.path", LINK, "fileSystemPath", "/images"),
 ]
-# Seen elsewhere: below, in a network without a way out (test_private_network.py), on a given cluster
-# (test_shipped_stacks.py), in what a launcher is asked (test_launch_request.py); and what is only judged.
+# Tested elsewhere: below, in a network without egress (test_private_network.py), on an existing cluster
+# (test_shipped_stacks.py), in launch requests (test_launch_request.py); and settings that are only checked.
 ELSEWHERE = {
     *(
         "storage.prefix",
@@ -289,40 +289,40 @@ def otherwise() -> Recorded:
 
 
 def at(value: Any, place: str) -> Any:
-    """What is at a place: names of keys and numbers of entries, with dots between."""
+    """Return the value at a path of keys and list indexes, separated by dots."""
     for part in place.split("."):
         value = value[int(part) if isinstance(value, list) else part]
     return value
 
 
 @pytest.mark.parametrize(("key", "resource", "place", "expected"), ARRIVES)
-def test_a_setting_arrives(key: str, resource: str, place: str, expected: Any) -> None:
+def test_setting_reaches_its_resource(key: str, resource: str, place: str, expected: Any) -> None:
     kind, name = resource.split(" ")
     assert at(made().one(kind, name).inputs, place) == expected, key
 
 
 @pytest.mark.parametrize(("key", "resource", "place", "expected"), OTHERS_ARRIVE)
-def test_a_setting_that_excludes_another_one_arrives(
+def test_setting_that_excludes_another_reaches_its_resource(
     key: str, resource: str, place: str, expected: Any
 ) -> None:
     kind, name = resource.split(" ")
     assert at(otherwise().one(kind, name).inputs, place) == expected, key
 
 
-def test_every_setting_of_these_sections_is_looked_for() -> None:
+def test_every_setting_of_these_sections_is_tested() -> None:
     sections = ("network", "cluster", "pools[]", "storage")
     every = {key for key in keys() if key.split(".")[0] in sections}
     assert {row[0] for row in (*ARRIVES, *OTHERS_ARRIVE)} | ELSEWHERE == every
 
 
-def test_models_go_below_the_prefix_and_pods_mount_where_the_settings_say() -> None:
+def test_models_prefix_and_mount_path_reach_their_resources() -> None:
     assert made().result["modelUri"] == "s3://research-models-1a2b3c4/weights"
     mounts = at(made().one("kubernetes:batch/v1:CronJob", "check-odd").inputs, CHECK)
     assert "/shared" in [each["mountPath"] for each in mounts]
 
 
-def test_a_given_file_system_is_the_one_that_is_mounted() -> None:
-    """Of the network and of the bucket, neither of which is there yet, it needs nothing."""
+def test_existing_file_system_is_mounted() -> None:
+    """It needs nothing of the network or the bucket, which do not exist yet."""
     config = {**OTHERWISE, "trainyard:storage": {"lustre": {"existing": GIVEN_FILES}}}
     settings = read("test", config, NOW)
 

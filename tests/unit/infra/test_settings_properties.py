@@ -1,4 +1,4 @@
-"""Whatever a stack file says: it is read, or every mistake is told with its path; never anything else."""
+"""Any stack file is either read or refused with the path of every error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.unit
 SHIPPED = [stack_file(name) for name in shipped()]
 RIGHT = [*SHIPPED, *BOTH, BASE]
 
-# What people write by accident: every type, numbers at the edges, texts that look like something else.
+# Values that users write by accident: every type, boundary numbers, strings that look like another type.
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),
@@ -56,7 +56,7 @@ LINE = re.compile(r"^(aws:region|trainyard:[^\n]*?): [^\n]+$", re.DOTALL)
 
 
 def paths(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The place of every value in a nested configuration."""
+    """Return the path of every value in a nested configuration."""
     found = [here] if here else []
     if isinstance(value, dict):
         for key, entry in value.items():
@@ -77,7 +77,7 @@ def changed(config: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[s
 
 
 def outcome(config: dict[str, Any]) -> list[str]:
-    """The mistakes that are told; none where the stack file is right. Anything but SettingsError fails the test."""
+    """Return the error lines; empty if the stack file is valid. Any exception but SettingsError fails the test."""
     try:
         read("test", config, NOW)
     except SettingsError as error:
@@ -95,7 +95,7 @@ def mutations(draw: st.DrawFn) -> tuple[dict[str, Any], tuple[Any, ...], Any]:
 @settings(max_examples=100)
 @given(mutations())
 @pytest.mark.long
-def test_any_value_at_any_key_is_read_or_told_with_a_path(
+def test_any_value_is_read_or_reported_with_its_path(
     mutation: tuple[dict[str, Any], tuple[Any, ...], Any],
 ) -> None:
     for line in outcome(changed(*mutation)):
@@ -108,14 +108,14 @@ def test_any_value_at_any_key_is_read_or_told_with_a_path(
     st.dictionaries(st.sampled_from([f"trainyard:{key.split('.')[0]}" for key in keys()]) | st.text(), VALUES)
 )
 @pytest.mark.long
-def test_any_sections_at_all_are_read_or_told(config: dict[str, Any]) -> None:
+def test_any_sections_are_read_or_reported(config: dict[str, Any]) -> None:
     lines = outcome({"aws:region": "us-west-2", **config})
-    assert any(line.startswith("trainyard:") for line in lines), "no pools, and nothing was told"
+    assert any(line.startswith("trainyard:") for line in lines), "no pools, but no error was reported"
 
 
 @settings(max_examples=40)
 @given(mutations(), st.text(alphabet="abcdefghijklmnopqrstuvwxyzABC", min_size=1, max_size=12))
-def test_a_key_that_nobody_knows_is_told_wherever_it_stands(
+def test_unknown_key_is_reported_at_any_path(
     mutation: tuple[dict[str, Any], tuple[Any, ...], Any], name: str
 ) -> None:
     config, path, _ = mutation
@@ -132,10 +132,8 @@ def test_a_key_that_nobody_knows_is_told_wherever_it_stands(
 
 @settings(max_examples=25)
 @given(st.sampled_from(RIGHT), st.data())
-def test_what_is_right_stays_right_with_texts_for_values_as_the_engine_passes_them(
-    config: dict[str, Any], data: st.DataObject
-) -> None:
-    """In any order of the sections, each as JSON or as it is."""
+def test_valid_settings_as_json_strings_read_the_same(config: dict[str, Any], data: st.DataObject) -> None:
+    """The sections are in any order, each as JSON or unchanged."""
     order = data.draw(st.permutations(list(config)))
     passed = {
         key: json.dumps(config[key])
@@ -154,7 +152,7 @@ def test_what_is_right_stays_right_with_texts_for_values_as_the_engine_passes_th
     st.sampled_from("abc"),
     st.booleans(),
 )
-def test_every_pool_of_a_find_type_is_right_or_its_efa_is_told(
+def test_pool_of_any_type_is_valid_or_its_efa_is_reported(
     type_: str, policy: str, nodes: int, letter: str, group: bool
 ) -> None:
     pool = {

@@ -1,4 +1,4 @@
-"""What each shipped stack file registers, and what stacks do that are given their network or their cluster."""
+"""Resources of each shipped stack file and of stacks with an existing network or cluster."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def made(config: dict[str, Any]) -> Recorded:
 
 @cache
 def plain() -> Recorded:
-    """The least that a stack file can say; an empty `training` is the project's default for none."""
+    """The smallest stack file; an empty `training` is the project's default for no run."""
     return made(with_({"training": {}}))
 
 
 @cache
 def unusual() -> Recorded:
-    """What no shipped stack file has."""
+    """Settings that no shipped stack file has."""
     return made(
         with_(
             {
@@ -91,7 +91,7 @@ def on_a_given_cluster() -> Recorded:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_shipped_stack_asks_for_addon_versions_alone_and_ends_with_its_drain(name: str) -> None:
+def test_shipped_stack_looks_up_addon_versions_and_ends_in_drain(name: str) -> None:
     found = recorded(name)
     assert set(found.invokes) == {ADDON_VERSION}
     # The drain does not wait for the pod that proves the mount.
@@ -103,7 +103,7 @@ def test_shipped_stack_asks_for_addon_versions_alone_and_ends_with_its_drain(nam
 
 
 @pytest.mark.parametrize("name", [name for name in SHIPPED if name.endswith("existing-vpc")])
-def test_in_a_given_vpc_no_part_of_one_is_made(name: str) -> None:
+def test_existing_vpc_gets_no_network_resources(name: str) -> None:
     found = recorded(name)
     for kind in (VPC, SUBNET, "aws:ec2/natGateway:NatGateway", "aws:ec2/flowLog:FlowLog"):
         assert found.of(kind) == []
@@ -114,7 +114,7 @@ def test_in_a_given_vpc_no_part_of_one_is_made(name: str) -> None:
 
 
 @pytest.mark.parametrize("alike", ALIKE, ids=" ".join)
-def test_stacks_that_differ_in_values_break_the_same_rules(alike: tuple[str, ...]) -> None:
+def test_similar_stacks_violate_the_same_policies(alike: tuple[str, ...]) -> None:
     """`make test` has the engine's preview of one of them. Mocks know no references, for which some rules ask."""
 
     def broken(name: str) -> set[tuple[str, str]]:
@@ -130,7 +130,7 @@ def test_stacks_that_differ_in_values_break_the_same_rules(alike: tuple[str, ...
     assert others == [first] * len(others)
 
 
-def test_a_new_vpc_keeps_flow_logs_with_a_key_of_their_own() -> None:
+def test_new_vpc_encrypts_flow_logs_with_their_own_key() -> None:
     found = recorded("dev")
     assert len(found.of("aws:ec2/flowLog:FlowLog")) == 1
     assert {r.name for r in found.of("aws:kms/key:Key")} == {
@@ -141,7 +141,7 @@ def test_a_new_vpc_keeps_flow_logs_with_a_key_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(("name", "count"), [("p5", 32), ("p4d", 4), ("g4dn", 1), ("trn1", 8)])
-def test_machines_get_as_many_efa_as_their_type_has(name: str, count: int) -> None:
+def test_nodes_get_all_efa_interfaces_of_their_type(name: str, count: int) -> None:
     (node_class,) = recorded(name).of(NODE_CLASS)
     kinds = [each["interfaceType"] for each in node_class.inputs["spec"]["networkInterfaces"]]
     assert kinds.count("efa-only") == count
@@ -153,7 +153,7 @@ def test_device_plugins_follow_the_devices() -> None:
     assert recorded("cpu").of(DAEMON_SET) == []
 
 
-def test_trainium_has_a_queue_whose_workers_have_all_of_a_machines_devices_and_no_gpu() -> None:
+def test_trainium_queue_workers_get_all_devices_of_a_node() -> None:
     (queue,) = recorded("trn1").of("kubernetes:torchrun.ai/v1alpha1:TorchrunQueue")
     spec = queue.inputs["spec"]
     assert spec["nodeResources"]["gpus"] == 0
@@ -167,14 +167,14 @@ def test_trainium_has_a_queue_whose_workers_have_all_of_a_machines_devices_and_n
             assert [r for r in recorded(name).resources if "torchrun" in f"{r.type} {r.name}".lower()] == []
 
 
-def test_reservation_reaches_node_class_and_nothing_else_is_bought() -> None:
+def test_reservation_reaches_node_class_as_only_capacity() -> None:
     for name, reservation in (("p4de-odcr", "cr-0123456789abcdef0"), ("p5", "cr-0123456789abcdef2")):
         (node_class,) = recorded(name).of(NODE_CLASS)
         assert node_class.inputs["spec"]["capacityReservationSelectorTerms"] == [{"id": reservation}]
         assert recorded(name).of("aws:ec2/capacityReservation:CapacityReservation") == []
 
 
-def test_a_placement_group_is_there_before_its_pool() -> None:
+def test_placement_group_is_created_before_its_pool() -> None:
     found = recorded("p4d")
     group = found.one("aws:ec2/placementGroup:PlacementGroup")
     assert group.inputs["name"] == "trainyard-p4d-p4d"
@@ -184,7 +184,7 @@ def test_a_placement_group_is_there_before_its_pool() -> None:
 
 
 @pytest.mark.long
-def test_machines_without_a_job_are_kept_where_the_settings_say_so() -> None:
+def test_warm_nodes_are_kept_if_set() -> None:
     kept = {"g4dn": 2, "g4dn-existing-vpc": 2, "p4de-odcr": 2, "p4de-odcr-existing-vpc": 2}
     for name, count in {**kept, "p4d": 2, "p5": 2, "trn1": 2, "lustre-existing-vpc": 4}.items():
         pool = read(name, stack_file(name), NOW).pools[0].name
@@ -193,7 +193,7 @@ def test_machines_without_a_job_are_kept_where_the_settings_say_so() -> None:
     assert not [r for r in recorded("dev").of("kubernetes:apps/v1:Deployment") if r.name.startswith("warm-")]
 
 
-def test_the_file_system_lies_beside_the_machines_with_the_bucket_behind_it() -> None:
+def test_file_system_is_in_the_node_zone_and_linked_to_bucket() -> None:
     found = recorded("lustre-existing-vpc")
     file_system = found.one(LUSTRE).inputs
     assert file_system["deploymentType"] == "SCRATCH_2"
@@ -212,7 +212,7 @@ def test_the_file_system_lies_beside_the_machines_with_the_bucket_behind_it() ->
     assert proof["spec"]["nodeSelector"] == {"karpenter.sh/nodepool": "p3dn"}
 
 
-def test_what_gives_machines_back_does_not_wait_for_a_mount_that_may_fail() -> None:
+def test_node_release_does_not_depend_on_the_mount_proof() -> None:
     found = recorded("lustre-existing-vpc")
     pod = ("kubernetes:core/v1:Pod", "lustre-proof")
     drain = "pulumi-python:dynamic/drain:Drain"
@@ -248,13 +248,13 @@ def test_lustre_proof_without_warm_nodes_is_absent() -> None:
     assert unusual().of("kubernetes:core/v1:Pod") == []
 
 
-def test_mpi_jobs_are_served_where_the_settings_say_so() -> None:
+def test_mpi_operator_is_installed_if_set() -> None:
     for name, served in (("lustre-existing-vpc", True), ("g4dn", False)):
         definitions = recorded(name).of("kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition")
         assert any("mpijobs" in r.name for r in definitions) is served
 
 
-def test_a_service_account_of_the_settings_writes_below_the_models_prefix() -> None:
+def test_service_account_can_write_below_models_prefix() -> None:
     found = recorded("cpu")
     account = found.one(ACCOUNT, "default-pytorch-training-sa").inputs["metadata"]
     assert account["annotations"]["eks.amazonaws.com/role-arn"].endswith(
@@ -270,25 +270,25 @@ def test_a_service_account_of_the_settings_writes_below_the_models_prefix() -> N
     assert "Delete" not in json.dumps(policy)
 
 
-def test_an_account_that_reads_another_bucket_gets_no_key_and_writes_nothing() -> None:
+def test_account_reading_another_bucket_cannot_write_or_use_key() -> None:
     found = unusual()
     policy = json.loads(found.one("aws:iam/policy:Policy", "trainyard-test-reader-bucket").inputs["policy"])
     assert [each["Sid"] for each in policy["Statement"]] == ["ReadObjects", "ListObjects"]
     assert policy["Statement"][0]["Resource"] == "arn:aws:s3:::datasets/*"
 
 
-def test_the_debug_pod_is_there_where_the_settings_say_so() -> None:
+def test_debug_pod_exists_if_set() -> None:
     assert recorded("cpu").one("kubernetes:apps/v1:StatefulSet").inputs["metadata"]["name"] == "network-debug"
     assert recorded("g4dn").of("kubernetes:apps/v1:StatefulSet") == []
 
 
-def test_without_a_run_there_is_no_launcher() -> None:
+def test_stack_without_run_has_no_launcher() -> None:
     assert plain().of("kubernetes:batch/v1:Job") == []
     assert plain().result["launcherManifest"] is None
     assert plain().result["runId"] is None
 
 
-def test_warnings_of_today_are_logged_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warnings_are_logged_first(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     asked: list[tuple[str, date]] = []
 
@@ -297,7 +297,7 @@ def test_warnings_of_today_are_logged_first(monkeypatch: pytest.MonkeyPatch) -> 
         return ["it ends", "it is spot"]
 
     class Enough(Exception):
-        """The rest of the program is of no interest."""
+        """Stop the program, whose rest is irrelevant here."""
 
     def program() -> None:
         with pytest.raises(Enough):
@@ -311,7 +311,7 @@ def test_warnings_of_today_are_logged_first(monkeypatch: pytest.MonkeyPatch) -> 
     assert asked == [("1.34", datetime.now(UTC).date())]
 
 
-def test_existing_cluster_gets_all_above_it_and_none_of_it() -> None:
+def test_existing_cluster_gets_only_resources_inside_it() -> None:
     found = on_a_given_cluster()
     for kind in ("eks:index:Cluster", "eks:index:ManagedNodeGroup", "aws:eks/addon:Addon"):
         assert found.of(kind) == []
@@ -321,13 +321,13 @@ def test_existing_cluster_gets_all_above_it_and_none_of_it() -> None:
     (node_class,) = found.of(NODE_CLASS)
     assert {"id": "sg-0123456789abcdef0"} in node_class.inputs["spec"]["securityGroupSelectorTerms"]
     drain = found.resources[-1].inputs
-    # The pools of others and jobs in their namespaces remain.
+    # Other users' pools and the jobs in their namespaces remain.
     assert (drain["pools"], drain["torchrun"]) == (["small"], True)
     own = plain().resources[-1].inputs
     assert {"pools", "torchrun"} & own.keys() == set(), "everything in a cluster of its own is the stack's"
 
 
-def test_who_deploys_from_the_vpc_reaches_the_api_there() -> None:
+def test_deployer_in_the_vpc_can_reach_the_api() -> None:
     def inside(found: Recorded) -> list[str]:
         rules = found.of("aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule")
         return [
@@ -339,13 +339,13 @@ def test_who_deploys_from_the_vpc_reaches_the_api_there() -> None:
 
 
 def built(pools: Any = None, **settings: Any) -> dict[str, dict[str, Any]]:
-    """The builds of the stack's own images."""
+    """Return the builds of the stack's own images."""
     change = {"images": settings, **({"pools": pools} if pools else {})}
     found = images(read("test", with_(change), NOW)).of("docker-build:index:Image")
     return {image.name.rsplit("-", 1)[1]: image.inputs for image in found}
 
 
-def test_packages_come_from_the_index_that_the_settings_give() -> None:
+def test_package_index_reaches_the_image_builds() -> None:
     index = "https://pypi.example/simple"
     given = built(packageIndex=index)
     assert {name: image["buildArgs"] for name, image in given.items()} == {
@@ -360,7 +360,7 @@ def test_packages_come_from_the_index_that_the_settings_give() -> None:
     assert len(set(tags)) == len(tags), "tags never move: another index is another tag"
 
 
-def test_the_trainers_image_takes_debian_and_efa_from_the_mirrors_that_the_settings_give() -> None:
+def test_debian_and_efa_mirrors_reach_the_trainer_image() -> None:
     debian, efa = "http://debian.example", "https://files.example/efa"
     given = built(debianMirror=debian, efaInstaller=efa)
     assert given["trainer"]["buildArgs"] == {"DEBIAN_MIRROR": debian, "EFA_URL": efa}
@@ -372,7 +372,7 @@ def test_the_trainers_image_takes_debian_and_efa_from_the_mirrors_that_the_setti
         assert re.search(rf"^ARG {name}=", text, re.MULTILINE)
 
 
-def test_a_stack_without_gpus_builds_the_trainer_for_cpus() -> None:
+def test_stack_without_gpus_builds_a_cpu_trainer() -> None:
     cpu = {"name": "cpu", "instanceType": "m5.large", "zone": "us-west-2b", "maxNodes": 4}
     gpu = {"name": "gpu", "instanceType": "g5.12xlarge", "zone": "us-west-2b", "maxNodes": 4}
     alone, both = built(pools=[cpu]), built(pools=[cpu, gpu])
@@ -385,15 +385,15 @@ def test_a_stack_without_gpus_builds_the_trainer_for_cpus() -> None:
 
 
 @pytest.mark.parametrize("name", stack.IMAGES)
-def test_both_dockerfiles_take_the_arguments_of_a_build(name: str) -> None:
+def test_dockerfile_declares_the_build_arguments(name: str) -> None:
     text = (ROOT / name / "Dockerfile").read_text()
     assert re.search(r"^ARG PYTHON_IMAGE=", text, re.MULTILINE)
-    # After FROM: an argument before it is not there for pip.
+    # After FROM, because pip does not see an argument before it.
     build = text.split("\nFROM ", 1)[1]
     assert build.index("\nARG PIP_INDEX_URL\n") < build.index("\nRUN pip install ")
 
 
-def test_images_are_built_on_what_the_settings_give() -> None:
+def test_base_images_of_the_settings_reach_the_builds() -> None:
     def trainer(found: Recorded) -> dict[str, Any]:
         return found.one("docker-build:index:Image", "trainyard-test-trainer").inputs
 

@@ -1,4 +1,4 @@
-"""The whole program under mocks: what is registered for a stack file, and with which properties."""
+"""The whole program under mocks: the resources of a stack file and their properties."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def dev() -> Recorded:
 
 @pytest.fixture(scope="module")
 def other(checkout: None) -> Recorded:
-    """All that the shipped stack files do not have: given images, CPUs, a private API, protected data, no run."""
+    """Settings of no shipped stack file: existing images, CPUs, a private API, protected data, no run."""
     cluster = stack_file("dev")["trainyard:cluster"]
     changes = {
         "trainyard:network": {"natPerZone": True},
@@ -76,12 +76,12 @@ def other(checkout: None) -> Recorded:
     return whole(settings_of("dev", **changes))
 
 
-def test_the_provider_takes_credentials_of_the_stacks_own_account_alone(dev: Recorded) -> None:
+def test_provider_allows_only_the_account_of_the_stack(dev: Recorded) -> None:
     provider = dev.one("pulumi:providers:aws").inputs
     assert json.loads(provider["allowedAccountIds"]) == ["123456789012"]
 
 
-def test_program_asks_the_account_for_addon_versions_alone(dev: Recorded) -> None:
+def test_program_looks_up_only_addon_versions(dev: Recorded) -> None:
     assert set(dev.invokes) == {ADDON_VERSION}
 
 
@@ -96,7 +96,7 @@ def test_outputs_are_those_that_the_driver_reads(local: Recorded) -> None:
     assert local.result["modelUri"] == f"s3://{local.result['modelBucket']}/models"
 
 
-def test_outputs_name_what_other_programs_build_on(local: Recorded, dev: Recorded) -> None:
+def test_outputs_have_the_documented_names(local: Recorded, dev: Recorded) -> None:
     result = dev.result
     assert result.keys() == local.result.keys()
     vpc, eks = dev.one("aws:ec2/vpc:Vpc"), dev.one("eks:index:Cluster")
@@ -136,7 +136,7 @@ def test_nat_gateways_are_one_or_one_per_zone(dev: Recorded, other: Recorded) ->
         assert len(recorded.of("aws:ec2/route:Route")) == 4
 
 
-def test_workers_are_open_to_each_other_in_both_directions(dev: Recorded) -> None:
+def test_workers_accept_traffic_of_each_other(dev: Recorded) -> None:
     group = dev.one("aws:ec2/securityGroup:SecurityGroup")
     assert group.inputs["tags"]["karpenter.sh/discovery"] == "trainyard-dev"
     assert "ingress" not in group.inputs, "inline rules fight with rule resources"
@@ -149,7 +149,7 @@ def test_workers_are_open_to_each_other_in_both_directions(dev: Recorded) -> Non
         assert rule["ipProtocol"] == "-1"
 
 
-def test_the_control_plane_is_as_the_security_list_wants_it(dev: Recorded) -> None:
+def test_control_plane_meets_the_security_checklist(dev: Recorded) -> None:
     cluster = dev.one("eks:index:Cluster").inputs
     assert cluster["authenticationMode"] == "API"
     assert cluster["enabledClusterLogTypes"] == [
@@ -166,11 +166,11 @@ def test_the_control_plane_is_as_the_security_list_wants_it(dev: Recorded) -> No
     assert cluster["skipDefaultNodeGroup"] is True
 
 
-def test_without_ranges_the_api_is_private(other: Recorded) -> None:
+def test_api_without_public_ranges_is_private(other: Recorded) -> None:
     assert other.one("eks:index:Cluster").inputs["endpointPublicAccess"] is False
 
 
-def test_whoever_creates_the_cluster_gets_no_rights_for_that() -> None:
+def test_cluster_creator_gets_no_permissions() -> None:
     def ask(type_: str) -> Any:
         return without_creator_rights(
             pulumi.ResourceTransformArgs(
@@ -202,7 +202,7 @@ def test_administrators_get_access_entries_and_workers_may_join(dev: Recorded) -
     }
 
 
-def test_every_bucket_guard_is_there(dev: Recorded) -> None:
+def test_bucket_has_every_guard(dev: Recorded) -> None:
     assert dev.one("aws:s3/bucketVersioning:BucketVersioning").inputs["versioningConfiguration"] == {
         "status": "Enabled"
     }
@@ -215,7 +215,7 @@ def test_every_bucket_guard_is_there(dev: Recorded) -> None:
     assert policy["Statement"][0]["Effect"] == "Deny"
 
 
-def test_data_goes_with_the_stack_only_when_the_settings_say_so(dev: Recorded, other: Recorded) -> None:
+def test_data_is_deleted_with_the_stack_only_if_unprotected(dev: Recorded, other: Recorded) -> None:
     for recorded, protected in ((dev, False), (other, True)):
         assert recorded.one("aws:s3/bucket:Bucket").inputs["forceDestroy"] is not protected
         assert recorded.one("eks:index:Cluster").inputs["deletionProtection"] is protected
@@ -224,7 +224,7 @@ def test_data_goes_with_the_stack_only_when_the_settings_say_so(dev: Recorded, o
         )
 
 
-def test_karpenter_hears_of_five_kinds_of_events(dev: Recorded) -> None:
+def test_karpenter_receives_five_kinds_of_events(dev: Recorded) -> None:
     rules = dev.of("aws:cloudwatch/eventRule:EventRule")
     assert len(rules) == len(dev.of("aws:cloudwatch/eventTarget:EventTarget")) == 5
     assert dev.one("aws:sqs/queue:Queue").inputs["messageRetentionSeconds"] == 300
@@ -241,7 +241,7 @@ def test_karpenter_has_one_identity_with_five_policies(dev: Recorded) -> None:
     assert values["settings"]["interruptionQueue"] == "trainyard-dev"
 
 
-def test_charts_are_the_published_ones_at_their_pinned_version(dev: Recorded) -> None:
+def test_charts_are_published_ones_at_pinned_versions(dev: Recorded) -> None:
     charts = {
         r.name: (r.inputs["chart"], r.inputs["version"]) for r in dev.of("kubernetes:helm.sh/v3:Release")
     }
@@ -266,12 +266,12 @@ def test_each_pool_is_a_node_pool_and_a_node_class(dev: Recorded) -> None:
 
 
 def image_tags(recorded: Recorded) -> dict[str, str]:
-    """The tag that each image is pushed with."""
+    """Return the tag of each pushed image."""
     built = recorded.of("docker-build:index:Image")
     return {r.name.rsplit("-", 1)[1]: r.inputs["tags"][0].rsplit(":", 1)[1] for r in built}
 
 
-def test_images_are_built_and_named_by_the_digest_of_their_context(dev: Recorded) -> None:
+def test_images_are_tagged_with_the_digest_of_their_context(dev: Recorded) -> None:
     root = stack.ROOT
     assert image_tags(dev) == {
         name: context_digest(root, root / name / "Dockerfile") for name in ("launcher", "trainer")
@@ -279,11 +279,11 @@ def test_images_are_built_and_named_by_the_digest_of_their_context(dev: Recorded
     assert all(r.inputs["imageTagMutability"] == "IMMUTABLE" for r in dev.of("aws:ecr/repository:Repository"))
 
 
-def test_a_changed_file_changes_the_tags_of_the_images_that_hold_it(
+def test_changed_file_changes_tags_of_images_that_contain_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = small_checkout(tmp_path)
-    # As in this checkout: each build sees its own directory alone.
+    # As in this checkout, each build sees only its own directory.
     for name in stack.IMAGES:
         (root / name / "Dockerfile.dockerignore").write_text(f"*\n!{name}\n")
     monkeypatch.setattr(stack, "ROOT", root)
@@ -300,14 +300,14 @@ def test_a_changed_file_changes_the_tags_of_the_images_that_hold_it(
     assert after["trainer"] == context_digest(root, root / "trainer" / "Dockerfile")
 
 
-def test_images_are_pushed_for_the_machines_of_the_cluster_whatever_the_laptop_is(dev: Recorded) -> None:
+def test_images_are_built_for_the_platform_of_the_nodes(dev: Recorded) -> None:
     for built in dev.of("docker-build:index:Image"):
         assert built.inputs["platforms"] == ["linux/amd64"]
         assert built.inputs["push"] is True
 
 
-def test_whatever_runs_an_image_of_ours_names_it_by_its_digest(dev: Recorded) -> None:
-    """In arguments and in the launcher's request, too."""
+def test_own_images_are_referenced_by_digest(dev: Recorded) -> None:
+    """This includes arguments and the launcher's request."""
     objects = json.dumps([r.inputs for r in dev.resources if r.type.startswith("kubernetes:")])
     registry = r"123456789012\.dkr\.ecr\.us-west-2\.amazonaws\.com/trainyard-dev"
     named = set(re.findall(rf'{registry}/(\w+)([^\s"\\]*)', objects))
@@ -315,29 +315,29 @@ def test_whatever_runs_an_image_of_ours_names_it_by_its_digest(dev: Recorded) ->
     assert [each for each in named if not re.fullmatch(r"@sha256:[0-9a-f]{64}", each[1])] == []
 
 
-def test_another_checkout_with_the_same_content_builds_nothing_anew(
+def test_checkout_with_same_content_builds_no_image_again(
     dev: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its push to a tag that exists would be refused."""
+    """The registry refuses a push to an existing tag."""
     monkeypatch.setattr(stack, "ROOT", small_checkout(tmp_path))
     other = images(settings_of("dev")).of("docker-build:index:Image")
     assert {i.name: i.inputs for i in other} == {i.name: i.inputs for i in dev.of("docker-build:index:Image")}
     assert len(other) == 2
 
 
-def test_given_images_are_neither_built_nor_kept(other: Recorded) -> None:
+def test_existing_images_get_no_build_or_repository(other: Recorded) -> None:
     assert other.of("docker-build:index:Image") == other.of("aws:ecr/repository:Repository") == []
     job = json.loads(other.result["launcherManifest"])
     assert job["spec"]["template"]["spec"]["containers"][0]["image"] == GIVEN["launcher"]
 
 
-def test_the_run_of_the_settings_is_one_job_that_up_does_not_wait_for(local: Recorded) -> None:
+def test_run_is_one_job_that_up_does_not_wait_for(local: Recorded) -> None:
     job = local.one("kubernetes:batch/v1:Job")
     assert job.inputs["metadata"]["name"] == "launch-r1"
     assert job.inputs["metadata"]["annotations"]["pulumi.com/skipAwait"] == "true"
 
 
-def test_without_a_run_there_is_no_job_and_still_a_manifest(other: Recorded) -> None:
+def test_stack_without_run_has_a_manifest_and_no_job(other: Recorded) -> None:
     assert other.of("kubernetes:batch/v1:Job") == []
     assert other.result["launcherJobName"] is None
     assert "launch-" in other.result["launcherManifest"]
@@ -351,14 +351,14 @@ def test_the_trainers_account_has_its_role_and_no_api_token(local: Recorded) -> 
     assert account["automountServiceAccountToken"] is False
 
 
-def test_device_plugins_are_there_for_pools_with_devices_alone(dev: Recorded, other: Recorded) -> None:
+def test_device_plugins_exist_only_for_pools_with_devices(dev: Recorded, other: Recorded) -> None:
     plugins = {resource.name for resource in dev.of("kubernetes:apps/v1:DaemonSet")}
     assert plugins == {"nvidia-device-plugin", "efa-device-plugin"}
     assert other.of("kubernetes:apps/v1:DaemonSet") == []
 
 
-def test_the_operators_objects_are_registered_one_by_one(dev: Recorded) -> None:
-    """So that the first preview shows them, before there is a cluster."""
+def test_operator_objects_are_registered_individually(dev: Recorded) -> None:
+    """The first preview must show them before the cluster exists."""
     deployment = dev.one("kubernetes:apps/v1:Deployment")
     assert deployment.name == "training-operator:kubeflow/training-operator"
     assert dev.one("kubernetes:core/v1:Namespace", "training-operator:kubeflow")
@@ -389,7 +389,7 @@ def test_training_operator_serves_only_kinds_of_the_stack(
     }
 
 
-def test_everything_that_can_carry_tags_carries_the_stacks(dev: Recorded) -> None:
+def test_every_taggable_resource_has_the_tags_of_the_stack(dev: Recorded) -> None:
     untaggable = (
         "Association",
         "Attachment",
@@ -413,14 +413,14 @@ def test_everything_that_can_carry_tags_carries_the_stacks(dev: Recorded) -> Non
             pytest.fail(f"{resource.type} {resource.name} has no tags")
 
 
-def test_the_drain_is_the_last_resource_of_all(dev: Recorded) -> None:
+def test_drain_is_the_last_resource(dev: Recorded) -> None:
     last = dev.resources[-1]
     assert last.type == "pulumi-python:dynamic/drain:Drain"
     assert last.inputs["cluster"] == "trainyard-dev"
     assert "kubeconfig" not in json.dumps(last.inputs)
 
 
-def test_the_log_group_of_the_cluster_goes_before_the_sweep_that_waits_for_late_entries(
+def test_cluster_log_group_is_deleted_before_the_log_sweep(
     dev: Recorded,
 ) -> None:
     remains = dev.one("pulumi-python:dynamic/drain:Remains")
@@ -430,7 +430,7 @@ def test_the_log_group_of_the_cluster_goes_before_the_sweep_that_waits_for_late_
     assert group in dev.needs("eks:index:Cluster", "trainyard-dev")
 
 
-def test_a_wrong_stack_file_ends_the_program_before_anything_is_registered() -> None:
+def test_invalid_stack_file_registers_no_resource() -> None:
     def program() -> None:
         pulumi.runtime.set_all_config({"aws:region": "us-west-2", "trainyard:pools": "[]"})
         interrupted = signal.getsignal(signal.SIGINT)  # the program sets one of its own
@@ -445,7 +445,7 @@ def test_a_wrong_stack_file_ends_the_program_before_anything_is_registered() -> 
 
 
 @pytest.mark.parametrize(
-    ("stack", "config", "error", "told"),
+    ("stack", "config", "error", "message"),
     [
         (
             "p4d",
@@ -460,17 +460,17 @@ def test_a_wrong_stack_file_ends_the_program_before_anything_is_registered() -> 
     ],
 )
 def test_error_of_settings_names_the_stack_file(
-    stack: str, config: dict[str, str], error: type[Exception], told: str
+    stack: str, config: dict[str, str], error: type[Exception], message: str
 ) -> None:
     pulumi.runtime.set_all_config(config)
     try:
-        with pytest.raises(error, match=told):
+        with pytest.raises(error, match=message):
             load(stack)
     finally:
         pulumi.runtime.set_all_config({})
 
 
-def test_profile_and_tags_reach_everything_that_is_made() -> None:
+def test_profile_and_tags_reach_every_resource() -> None:
     config = with_({"storage": {"lustre": {}}, "network": {"flowLogs": True}, "tags": {"team": "ml"}})
     config |= {"aws:profile": "ml", "aws:defaultTags": {"tags": {"unit": "research"}}}
     found = whole(settings(config))

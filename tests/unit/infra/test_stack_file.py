@@ -1,4 +1,4 @@
-"""Reading a stack file without the engine: an invalid one is one line, never a traceback."""
+"""Read a stack file without the engine: an invalid file causes one error line and no traceback."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def written(directory: Path, content: bytes) -> Path:
 
 @pytest.fixture
 def _usual_recursion_limit() -> Iterator[None]:
-    """Restore Python's own limit, which clients of a cluster raise for the whole process."""
+    """Restore Python's recursion limit, which Kubernetes clients raise for the whole process."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(1000)
     yield

@@ -26,7 +26,7 @@ def with_given(**values: Any) -> dict[str, Any]:
     return with_({"network": GIVEN_VPC, "storage": {"lustre": {"existing": EXISTING, **values}}})
 
 
-def test_a_file_system_is_by_default_the_smallest_persistent_one_beside_its_pools() -> None:
+def test_file_system_defaults_to_smallest_persistent_ssd() -> None:
     found = settings(with_lustre()).storage.lustre
     assert found is not None
     assert (found.deployment_type, found.capacity_gib, found.throughput) == ("PERSISTENT_2", 1200, 125)
@@ -40,7 +40,7 @@ def test_a_file_system_is_by_default_the_smallest_persistent_one_beside_its_pool
     assert settings(with_({})).storage.lustre is None, "without the key there is none"
 
 
-def test_on_hdd_it_is_by_default_the_smallest_of_the_slower_kind() -> None:
+def test_hdd_file_system_defaults_to_smallest_and_slowest() -> None:
     found = settings(with_lustre(deploymentType="PERSISTENT_1", storageType="HDD")).storage.lustre
     assert found is not None
     assert (found.throughput, found.capacity_gib, found.drive_cache) == (12, 6000, "NONE")
@@ -49,7 +49,7 @@ def test_on_hdd_it_is_by_default_the_smallest_of_the_slower_kind() -> None:
     assert faster.storage.lustre.capacity_gib == 1800
 
 
-def test_a_bucket_behind_it_is_the_stacks_own_or_a_given_one() -> None:
+def test_linked_bucket_is_the_stacks_own_or_existing() -> None:
     own = settings(with_lustre(s3={"bucket": "models", "prefix": "data", "path": "/data"})).storage.lustre
     assert own is not None
     assert own.link == LustreLink(bucket=None, prefix="data", path="/data")
@@ -58,7 +58,7 @@ def test_a_bucket_behind_it_is_the_stacks_own_or_a_given_one() -> None:
     assert other.link == LustreLink(bucket="datasets", prefix="", path="/")
 
 
-def test_a_given_file_system_is_taken_as_it_is() -> None:
+def test_existing_file_system_is_read() -> None:
     found = settings(with_given(mountPath="/data")).storage.lustre
     assert found is not None
     assert found.existing is not None
@@ -67,7 +67,7 @@ def test_a_given_file_system_is_taken_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         (
             {"capacityGiB": 1000},
@@ -157,14 +157,14 @@ def test_a_given_file_system_is_taken_as_it_is() -> None:
         ({"size": 1}, "lustre.size: is not a known key"),
     ],
 )
-def test_a_wrong_file_system_is_told_once(values: dict[str, Any], told: str) -> None:
+def test_invalid_file_system_is_reported_once(values: dict[str, Any], message: str) -> None:
     lines = mistakes(with_lustre(**values))
-    assert any(told in line for line in lines), lines
+    assert any(message in line for line in lines), lines
     assert len(lines) == 1, "one mistake, one line"
 
 
 @pytest.mark.parametrize("path", ["/fsx", "/data.v1/..x", "/opt/data", "/home/fsx", "/devices"])
-def test_a_directory_of_ones_own_is_taken(path: str) -> None:
+def test_mount_path_is_accepted(path: str) -> None:
     found = settings(with_lustre(mountPath=path, s3={"path": path})).storage.lustre
     assert found is not None
     assert found.link is not None
@@ -174,7 +174,7 @@ def test_a_directory_of_ones_own_is_taken(path: str) -> None:
 @pytest.mark.parametrize(
     "bucket", ["datasets", "my.data.example", "a-b", "1.2.3.4.5", "1.2.3", "data-s3alias-1"]
 )
-def test_a_buckets_name_as_s3_gives_it_is_taken(bucket: str) -> None:
+def test_valid_s3_bucket_name_is_accepted(bucket: str) -> None:
     found = settings(with_lustre(s3={"bucket": bucket})).storage.lustre
     assert found is not None
     assert found.link is not None
@@ -182,7 +182,7 @@ def test_a_buckets_name_as_s3_gives_it_is_taken(bucket: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("existing", "told"),
+    ("existing", "message"),
     [
         ({"fileSystemId": None}, "lustre.existing.fileSystemId: is missing"),
         (
@@ -200,17 +200,17 @@ def test_a_buckets_name_as_s3_gives_it_is_taken(bucket: str) -> None:
         ),
     ],
 )
-def test_a_wrong_given_file_system_is_told_once(existing: dict[str, Any], told: str) -> None:
+def test_invalid_existing_file_system_is_reported_once(existing: dict[str, Any], message: str) -> None:
     (line,) = mistakes(with_given(existing={**EXISTING, **existing}))
-    assert told in line
+    assert message in line
 
 
-def test_what_only_a_new_file_system_has_is_told_of_a_given_one() -> None:
+def test_existing_file_system_refuses_settings_of_a_new_one() -> None:
     (line,) = mistakes(with_given(capacityGiB=1200))
     assert "lustre.capacityGiB: is for a file system that the stack makes" in line
 
 
-def test_a_given_file_system_is_in_a_given_vpc() -> None:
+def test_existing_file_system_needs_an_existing_vpc() -> None:
     (line,) = mistakes(with_lustre(existing=EXISTING))
     assert line == (
         "trainyard:storage.lustre.existing: is given, and the stack makes a VPC of its own, from which it can't be"
@@ -218,7 +218,7 @@ def test_a_given_file_system_is_in_a_given_vpc() -> None:
     )
 
 
-def test_pools_in_two_zones_can_not_share_a_given_file_system() -> None:
+def test_pools_in_two_zones_cannot_share_existing_file_system() -> None:
     config = with_given()
     config["trainyard:pools"] = [POOL, {**POOL, "name": "other", "zone": "us-west-2a"}]
     (line,) = mistakes(config)
@@ -228,7 +228,7 @@ def test_pools_in_two_zones_can_not_share_a_given_file_system() -> None:
     )
 
 
-def test_pools_in_two_zones_can_not_share_a_file_system() -> None:
+def test_pools_in_two_zones_cannot_share_a_file_system() -> None:
     config = with_lustre()
     config["trainyard:pools"] = [POOL, {**POOL, "name": "other", "zone": "us-west-2a"}]
     assert any(
@@ -236,7 +236,7 @@ def test_pools_in_two_zones_can_not_share_a_file_system() -> None:
     )
 
 
-def test_a_service_account_reads_from_a_bucket_unless_it_says_that_it_writes() -> None:
+def test_service_account_has_read_access_by_default() -> None:
     config = with_(
         {
             "serviceAccounts": [
@@ -252,7 +252,7 @@ def test_a_service_account_reads_from_a_bucket_unless_it_says_that_it_writes() -
 
 
 @pytest.mark.parametrize(
-    ("accounts", "told"),
+    ("accounts", "message"),
     [
         ("pytorch", "serviceAccounts: 'pytorch' is a text; it must be a list of mappings"),
         ([{}], "serviceAccounts[0].name: is missing"),
@@ -276,6 +276,6 @@ def test_a_service_account_reads_from_a_bucket_unless_it_says_that_it_writes() -
         ([{"name": "a", "role": "x"}], "serviceAccounts[0].role: is not a known key"),
     ],
 )
-def test_a_wrong_service_account_is_told(accounts: Any, told: str) -> None:
+def test_invalid_service_account_is_reported(accounts: Any, message: str) -> None:
     (line,) = mistakes(with_({"serviceAccounts": accounts}))
-    assert told in line
+    assert message in line

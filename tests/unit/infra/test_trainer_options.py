@@ -1,4 +1,4 @@
-"""Arguments of the trainer that the stack builds: nothing that it would refuse once machines are bought."""
+"""Arguments of the built trainer: invalid ones are refused before any node is launched."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainyard.k8s.names import TRAINER_OPTIONS
 pytestmark = pytest.mark.unit
 TRAINING = {"pool": "small", "minNodes": 1, "maxNodes": 2}
 IMAGE = f"registry.example/trainer@sha256:{'0' * 64}"
-# Right for every option's kind, so that only the words themselves are judged.
+# Values that are valid for every kind of option, so only the option names are checked.
 WORDS = [
     "--epochs",
     "--seed",
@@ -36,52 +36,52 @@ WORDS = [
 ]
 
 
-def told(*words: str) -> list[str]:
+def errors(*words: str) -> list[str]:
     return mistakes(with_({"training": {**TRAINING, "args": list(words)}}))
 
 
-def test_a_mistyped_option_is_told_once_with_the_one_that_may_be_meant() -> None:
-    assert told("--seed", "7", "--epoks", "10") == [
+def test_misspelt_option_is_reported_with_a_suggestion() -> None:
+    assert errors("--seed", "7", "--epoks", "10") == [
         "trainyard:training.args[2]: '--epoks' is no option of the trainer (trainer/config.py); did you mean --epochs?"
     ]
-    (line,) = told("verbose")
+    (line,) = errors("verbose")
     assert line.startswith("trainyard:training.args[0]: 'verbose' is no option of the trainer")
     assert "it must be one of --epochs, --steps, " in line
 
 
-def test_an_option_without_its_value_is_told() -> None:
+def test_option_without_value_is_reported() -> None:
     line = "'--epochs' has no value; it must be followed by one"
-    assert told("--epochs", "--seed", "7") == [f"trainyard:training.args[0]: {line}"]
-    assert told("--seed=7", "--epochs") == [f"trainyard:training.args[1]: {line}"]
+    assert errors("--epochs", "--seed", "7") == [f"trainyard:training.args[0]: {line}"]
+    assert errors("--seed=7", "--epochs") == [f"trainyard:training.args[1]: {line}"]
 
 
-def test_what_a_trainer_of_ones_own_takes_is_not_judged() -> None:
+def test_arguments_of_an_own_trainer_are_not_checked() -> None:
     config = with_({"training": {**TRAINING, "args": ["--epoks"]}, "images": {"trainer": IMAGE}})
     training = settings(config).training
     assert training is not None
     assert training.args == ("--epoks",)
 
 
-def test_what_is_no_text_is_told_alone() -> None:
+def test_argument_that_is_no_string_is_reported_alone() -> None:
     config = with_({"training": {**TRAINING, "args": ["--epochs", 10]}})
     assert [line.partition(": ")[0] for line in mistakes(config)] == ["trainyard:training.args[1]"]
 
 
 @hypothesis_settings(max_examples=80)
 @given(st.lists(st.sampled_from(WORDS), max_size=5))
-def test_words_are_wrong_exactly_where_the_trainers_parser_refuses_them(words: list[str]) -> None:
+def test_arguments_are_refused_as_by_the_trainers_parser(words: list[str]) -> None:
     refused = False
     try:
         Config.read(words, {})
     except TrainerError as error:
-        # A value is its own matter.
+        # Values are not checked here.
         refused = "no such option" in str(error) or "expected one argument" in str(error)
     except SystemExit:  # --help
         refused = True
     assert bool(list(wrong(words))) == refused
 
 
-def test_every_option_of_the_trainer_is_taken() -> None:
+def test_every_option_of_the_trainer_is_accepted() -> None:
     words = [f"--{each.name.replace('_', '-')}={each.default}" for each in fields(Config)]
     assert list(wrong(words)) == []
     assert len(words) == len(TRAINER_OPTIONS)

@@ -1,4 +1,4 @@
-"""What a stack file may ask of its pool and of its workers' environment: nothing that the launcher refuses later."""
+"""Rules for a run's pool and worker environment: the settings refuse what the launcher would refuse."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def with_training(**change: Any) -> dict[str, Any]:
     return with_({"training": {"pool": "small", "runId": "r1", "minNodes": 1, "maxNodes": 4, **change}})
 
 
-def asked(config: dict[str, Any]) -> Request:
-    """The request as a launcher's pod reads it from its environment."""
+def request_of(config: dict[str, Any]) -> Request:
+    """Return the request that a launcher pod reads from its environment."""
     training = read("test", config, NOW).training
     assert training is not None
     spec = job_spec(run_of(training, "us-west-2", {"lustre": "/fsx"}), RESOLVED)
@@ -63,14 +63,14 @@ def asked(config: dict[str, Any]) -> Request:
 
 
 @pytest.mark.parametrize("name", ["A B", "", "1A", "A=B", "A-B.c", "Ä", "A\n"])
-def test_a_name_that_is_no_variables_is_told_once(name: str) -> None:
+def test_invalid_variable_name_is_reported_once(name: str) -> None:
     (line,) = mistakes(with_training(env={name: "x"}))
     assert line.startswith("trainyard:training.env.")
     assert "it must be letters, digits and underscores, no digit first" in line
 
 
 @pytest.mark.parametrize(("name", "what"), [(True, "a boolean"), (None, "nothing"), (5, "a whole number")])
-def test_a_name_that_yaml_takes_for_no_text_is_told_once(name: Any, what: str) -> None:
+def test_variable_name_that_is_no_string_is_reported_once(name: Any, what: str) -> None:
     with pytest.raises(SettingsError) as caught:
         read("test", with_training(env={name: "x"}), NOW)
     (line,) = caught.value.lines
@@ -80,9 +80,9 @@ def test_a_name_that_yaml_takes_for_no_text_is_told_once(name: Any, what: str) -
     )
 
 
-def test_secrets_of_the_training_reach_its_workers_as_references() -> None:
+def test_secrets_reach_the_workers_as_references() -> None:
     config = with_training(secrets=["HF_TOKEN", "W=wandb/key", "X=wandb"], env={"A": "1"})
-    request = asked(config)
+    request = request_of(config)
     assert dict(request.worker.secrets) == {"HF_TOKEN": "hf-token/HF_TOKEN", "W": "wandb/key", "X": "wandb/X"}
     for replica in pytorchjob.build(request, 2, "")["spec"]["pytorchReplicaSpecs"].values():
         env = {each["name"]: each for each in replica["template"]["spec"]["containers"][0]["env"]}
@@ -95,7 +95,7 @@ def test_secrets_of_the_training_reach_its_workers_as_references() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entries", "said"),
+    ("entries", "message"),
     [
         (["1A"], "secrets[0]"),
         (["A=Upper/key"], "it must be NAME or NAME=SECRET/KEY"),
@@ -112,21 +112,21 @@ def test_secrets_of_the_training_reach_its_workers_as_references() -> None:
         (["TRAINYARD_DATA"], "is set by the stack itself"),
     ],
 )
-def test_a_secret_that_no_worker_may_get_is_told_once(entries: list[str], said: str) -> None:
+def test_forbidden_secret_is_reported_once(entries: list[str], message: str) -> None:
     (line,) = mistakes(with_training(secrets=entries, env={"B": "1"}))
     assert line.startswith("trainyard:training.secrets[")
-    assert said in line
+    assert message in line
 
 
 @pytest.mark.parametrize("name", RESERVED)
-def test_a_variable_that_others_set_is_told_once(name: str) -> None:
+def test_reserved_variable_is_reported_once(name: str) -> None:
     (line,) = mistakes(with_training(env={name: "x"}))
     assert line.startswith(f"trainyard:training.env.{name}: is ")
     assert "it must be " in line
 
 
 @pytest.mark.parametrize("text", ["", "0", "541", "2m", "-5", "1.5", "²"])
-def test_a_time_to_stop_that_is_none_is_told_once(text: str) -> None:
+def test_invalid_stop_time_is_reported_once(text: str) -> None:
     (line,) = mistakes(with_training(env={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": text}))
     assert line == (
         f"trainyard:training.env.TORCH_ELASTIC_SHUTDOWN_TIMEOUT: is {text!r}; "
@@ -135,26 +135,26 @@ def test_a_time_to_stop_that_is_none_is_told_once(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["1", "540"])
-def test_a_time_to_stop_at_its_limits_is_the_workers(text: str) -> None:
+def test_stop_time_at_its_limits_reaches_the_workers(text: str) -> None:
     env = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": text}
-    assert asked(with_training(env=env)).worker.env.items() >= env.items()
+    assert request_of(with_training(env=env)).worker.env.items() >= env.items()
 
 
 @pytest.mark.parametrize(
     "name", ["NCCL_DEBUG", "FI_EFA_USE_HUGE_PAGE", "PATH", "RANKS", "AWS_MAX_ATTEMPTS", "_x", "PETS"]
 )
-def test_every_other_variable_is_the_users(name: str) -> None:
-    assert asked(with_training(env={name: "x"})).worker.env[name] == "x"
+def test_unreserved_variable_is_accepted(name: str) -> None:
+    assert request_of(with_training(env={name: "x"})).worker.env[name] == "x"
 
 
-def test_a_null_character_that_no_process_can_be_given_is_told() -> None:
+def test_null_character_is_reported() -> None:
     (line,) = mistakes(with_training(env={"A": "x\0y"}))
     assert (
         line == r"trainyard:training.env.A: 'x\x00y' is invalid; it must be a text without a null character"
     )
 
 
-def test_more_machines_than_the_pool_may_have_are_told() -> None:
+def test_more_nodes_than_the_pool_allows_are_reported() -> None:
     (line,) = mistakes(with_training(minNodes=5, maxNodes=8))
     assert line == (
         "trainyard:training.minNodes: 5 is more than the pool 'small' may have; it must be at most 4, its maxNodes"
@@ -175,8 +175,8 @@ BLOCK = {
 
 
 @pytest.mark.parametrize("run", [{"pool": "block"}, {"fallbackPools": ["block"]}], ids=["first", "fallback"])
-def test_a_run_on_a_capacity_block_must_know_its_end(run: dict[str, Any]) -> None:
-    """Or its launcher refuses it, once all is made."""
+def test_run_on_capacity_block_needs_its_end(run: dict[str, Any]) -> None:
+    """Without the end, the launcher would refuse the run after the deployment."""
     config = with_training(**run)
     config["trainyard:pools"] = [POOL, BLOCK]
     (line,) = mistakes(config)
@@ -184,19 +184,19 @@ def test_a_run_on_a_capacity_block_must_know_its_end(run: dict[str, Any]) -> Non
     assert "--capacity-reservation-ids cr-0123456789abcdef0 cr-0123456789abcdef1 --query" in line
     assert read("test", config, NOW, takes_ended=True).training is not None, "who deploys nothing starts none"
     config["trainyard:pools"][1] = {**BLOCK, "reservationEnds": "2027-01-31T11:30:00Z"}
-    assert asked(config).min_nodes == 1
+    assert request_of(config).min_nodes == 1
     config["trainyard:pools"][1] = {**BLOCK, "reservationType": "odcr"}
-    assert asked(config).min_nodes == 1, "its machines outlive it"
+    assert request_of(config).min_nodes == 1, "its machines outlive it"
 
 
-def test_without_a_run_or_on_another_pool_the_end_of_a_block_need_not_be_said() -> None:
+def test_capacity_block_without_run_on_it_needs_no_end() -> None:
     for run in ({"pool": "block", "runId": None}, {"pool": "small"}):
         config = with_training(**run)
         config["trainyard:pools"] = [POOL, BLOCK]
         assert settings(config).training is not None
 
 
-def test_a_block_is_told_by_its_place_though_a_pool_before_it_is_wrong() -> None:
+def test_capacity_block_after_invalid_pool_has_its_own_index() -> None:
     config = with_training(pool="block")
     config["trainyard:pools"] = [{**POOL, "maxNodes": 0}, BLOCK]
     assert [line.partition(": ")[0] for line in mistakes(config)] == [
@@ -218,13 +218,13 @@ NAMES = (
     st.integers(1, 6),
 )
 @pytest.mark.long
-def test_what_the_settings_take_a_launcher_reads_and_could_run(
+def test_valid_run_is_readable_by_the_launcher(
     env: dict[str, str], least: int, most: int, ceiling: int
 ) -> None:
     config = with_training(env=env, minNodes=least, maxNodes=most)
     config["trainyard:pools"] = [{**POOL, "maxNodes": ceiling}]
     try:
-        request = asked(config)
+        request = request_of(config)
     except SettingsError:
         return
     assert set(env.items()) <= set(request.worker.env.items()), "one was overwritten"
@@ -232,15 +232,15 @@ def test_what_the_settings_take_a_launcher_reads_and_could_run(
 
 
 @pytest.mark.parametrize("key", ["memory", "sharedMemory", "cpu"])
-def test_a_size_that_is_no_quantity_is_one_line_with_its_key(key: str) -> None:
+def test_invalid_quantity_is_reported_once_with_its_key(key: str) -> None:
     run = {"pool": "small", "minNodes": 1, "maxNodes": 4}
     (line,) = mistakes(with_({"training": {**run, key: ""}}))
     assert line.startswith(f"trainyard:training.{key}: ")
 
 
 def test_run_has_pytorchjobs_unless_stack_file_names_trainjobs() -> None:
-    assert asked(with_training()).backend == "pytorchjob"
-    assert asked(with_training(backend="trainjob")).backend == "trainjob"
+    assert request_of(with_training()).backend == "pytorchjob"
+    assert request_of(with_training(backend="trainjob")).backend == "trainjob"
 
 
 def test_elastic_shape_with_trainjobs_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""The pins: nothing that its publisher can move, or a tag of which docs/decisions say why."""
+"""Pinned versions: digests and exact tags, with exceptions that docs/decisions justify."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ BY_TAG = {
     "TRAINING_OPERATOR_IMAGE",
 }
 VERSION = r"v?[0-9]+(\.[0-9]+){1,3}"
-# What has been built from a commit.
+# Images that are built from a commit.
 OF_COMMIT = r"v1-[0-9a-f]{7,40}"
 
 
 def images() -> dict[str, str]:
-    """What is named like an image, but for repositories, which have no version."""
+    """Return all image references except repositories, which have no version."""
     return {name: pin for name, pin in PINS.items() if name.endswith("_IMAGE") and name != "KARPENTER_IMAGE"}
 
 
@@ -38,17 +38,17 @@ def test_an_image_has_its_digest_or_an_exact_tag(name: str, image: str) -> None:
         assert re.fullmatch(r"[a-z0-9./:-]+@sha256:[0-9a-f]{64}", image), image
 
 
-def test_every_image_without_a_digest_is_one_that_is_known() -> None:
+def test_image_without_digest_is_a_known_exception() -> None:
     assert {name for name, image in images().items() if "@sha256:" not in image} == BY_TAG
 
 
 @pytest.mark.parametrize("address", [pin for pin in PINS.values() if pin.startswith("https://")])
-def test_what_is_read_from_a_repository_is_one_commit(address: str) -> None:
+def test_repository_address_has_a_commit(address: str) -> None:
     assert re.search(r"\?ref=[0-9a-f]{40}$", address), address
 
 
 @pytest.mark.parametrize("chart", [pin for pin in PINS.values() if pin.startswith("oci://")])
-def test_a_charts_address_has_no_tag_and_its_version_is_one(chart: str) -> None:
+def test_chart_address_has_no_tag_and_an_exact_version(chart: str) -> None:
     assert re.fullmatch(r"oci://[a-z0-9.-]+(/[a-z0-9-]+)+(@sha256:[0-9a-f]{64})?", chart), chart
     assert re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", versions.KARPENTER)
 

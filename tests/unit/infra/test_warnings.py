@@ -24,7 +24,7 @@ def warned(config: dict[str, Any], today: date = TODAY) -> list[str]:
 
 
 def on_spot(**run: Any) -> dict[str, Any]:
-    """A stack with two pools, the second one of spot machines."""
+    """Return a stack with two pools, the second one with spot nodes."""
     return with_(
         {
             "pools": [POOL, {**POOL, "name": "cheap", "purchase": "spot"}],
@@ -80,7 +80,7 @@ def test_end_of_support_of_a_created_cluster_is_warned_of() -> None:
 
 
 def with_lustre(*pools: dict[str, Any], efa: bool = True) -> dict[str, Any]:
-    """A stack with pools that differ in this, and a file system."""
+    """Return a stack with a file system and pools that differ in these keys."""
     named = [{**POOL, "name": f"p{index}", **pool} for index, pool in enumerate(pools)]
     lustre = {"throughput": 1000, "capacityGiB": 4800, "efa": efa}
     return with_({"pools": named, "storage": {"lustre": lustre}})

@@ -51,7 +51,7 @@ def small_checkout(root: Path) -> Path:
 
 @contextmanager
 def in_a_small_checkout() -> Iterator[None]:
-    """What the program reads besides its settings is small, and the same everywhere."""
+    """Use a small checkout, which is the same on every machine."""
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PULUMI_ERROR_OUTPUT_STRING", "true")
         patch.setattr(stack, "ROOT", small_checkout(Path(directory)))
@@ -60,18 +60,18 @@ def in_a_small_checkout() -> Iterator[None]:
 
 
 def whole(settings: Settings) -> Recorded:
-    """All that the program registers for these settings, in the checkout that there is."""
+    """Return all resources for these settings, in the current checkout."""
     return deploy(lambda: stack.deploy(settings))
 
 
 def images(settings: Settings) -> Recorded:
-    """The images and repositories of these settings alone, in the checkout that there is."""
+    """Return only the images and repositories for these settings, in the current checkout."""
     base = cast(Foundation, SimpleNamespace(keys=SimpleNamespace(data_key_arn="arn:aws:kms:::key/data")))
     return deploy(lambda: stack._images(settings, base, {}, pulumi.ResourceOptions()) and None)
 
 
 def shipped(name: str) -> Recorded:
-    """A shipped stack file, in a small checkout. Only to be read: the next test gets the same one."""
+    """Return the resources of a shipped stack file in a small checkout. Read-only: tests share them."""
     recorded, before = _shipped(name)
     assert _contents(recorded) == before, (
         f"a test changed what stack {name} registers, which others read, too"

@@ -1,4 +1,4 @@
-"""The record of a stack's life."""
+"""The record of a stack's lifecycle test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.stacks.record import Times
 pytestmark = pytest.mark.unit
 
 
-def test_a_life_is_kept_with_its_commit_and_the_seconds_of_its_commands(
+def test_times_keep_stores_commit_and_seconds_per_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = iter([10.0, 12.25, 20.0, 20.5])
@@ -24,12 +24,12 @@ def test_a_life_is_kept_with_its_commit_and_the_seconds_of_its_commands(
     for command in ("up", "down"):
         with times.of(command):
             pass
-    kept = json.loads(times.keep("p5").read_text())
+    stored = json.loads(times.keep("p5").read_text())
     assert (tmp_path / "lives" / "p5.json").exists()
-    assert (kept["stack"], kept["commit"], kept["seconds"]) == ("p5", "abc", {"up": 2.2, "down": 0.5})
+    assert (stored["stack"], stored["commit"], stored["seconds"]) == ("p5", "abc", {"up": 2.2, "down": 0.5})
 
 
-def test_a_command_that_failed_has_no_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_failed_command_has_no_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "commit", lambda: "abc")
     times = Times()
     with pytest.raises(RuntimeError), times.of("up"):

@@ -1,4 +1,4 @@
-"""What a stack's life is asked besides its machines: each look sees the wrong it is there for."""
+"""Checks of a deployed stack other than its nodes: each detects the fault it exists for."""
 
 from __future__ import annotations
 
@@ -22,26 +22,27 @@ Allowed = Callable[[str, str, str], bool]
 
 
 class Bucket:
-    """S3 as a session sees it that may do what `allowed` says of action, bucket and key."""
+    """S3 client that permits the actions, buckets and keys for which `allowed` is true."""
 
     def __init__(self, allowed: Allowed) -> None:
         self.allowed = allowed
 
-    def _ask(self, action: str, bucket: str, key: str) -> None:
+    def _check(self, action: str, bucket: str, key: str) -> None:
         if not self.allowed(action, bucket, key):
             raise ClientError({"Error": {"Code": "AccessDenied"}}, action)
 
     def put_object(self, Bucket: str, Key: str, Body: bytes) -> None:
-        self._ask("put", Bucket, Key)
+        self._check("put", Bucket, Key)
 
     def delete_object(self, Bucket: str, Key: str) -> None:
-        self._ask("delete", Bucket, Key)
+        self._check("delete", Bucket, Key)
 
 
 class Life:
-    """A stack that is up, as far as the looks ask it. `pods` are name, machine, phase.
+    """A deployed stack with the methods that the checks call. `pods` are (name, node, phase).
 
-    `log` is every log, `objects` are those that are looked at one by one, and `said` is what commands in pods say.
+    `log` is the log of every pod, and `objects` are single objects by kind. `output` returns what a command in a
+    pod prints.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Life:
         log: str = "",
         pods: tuple[tuple[str, str, str], ...] = (),
         objects: dict[str, Any] | None = None,
-        said: Callable[..., str] = lambda pod, *command: "",
+        output: Callable[..., str] = lambda pod, *command: "",
     ):
         self.made = SimpleNamespace(settings=settings, client=None, stack="test")
         self.engine = SimpleNamespace(outputs=lambda: {"modelBucket": "ours"})
@@ -58,18 +59,18 @@ class Life:
         self.log = log
         self.pods = pods
         self.objects = objects or {}
-        self.said = said
-        self.asked: list[tuple[str, ...]] = []
+        self.output = output
+        self.calls: list[tuple[str, ...]] = []
 
     def kubectl(self, *arguments: str) -> str:
-        self.asked.append(arguments)
+        self.calls.append(arguments)
         if arguments[0] == "exec":
             assert arguments[2:5] == ("-n", "training", "--")
-            return self.said(arguments[1], *arguments[5:])
+            return self.output(arguments[1], *arguments[5:])
         return self.log if arguments[0] == "logs" else ""
 
     def apply(self, manifest: dict[str, Any]) -> None:
-        self.asked.append(("apply", manifest["kind"]))
+        self.calls.append(("apply", manifest["kind"]))
 
     def one(self, kind: str, *_: str) -> dict[str, Any]:
         if kind in self.objects:
@@ -95,18 +96,18 @@ def below_the_prefix(action: str, bucket: str, key: str) -> bool:
     return action == "put" and bucket == "ours" and key.startswith("models/")
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, allowed: Allowed, *more: dict[str, str]) -> list[str]:
+def account_lines(monkeypatch: pytest.MonkeyPatch, allowed: Allowed, *more: dict[str, str]) -> list[str]:
     monkeypatch.setattr(shown, "assumed", lambda *_: Bucket(allowed))
     return list(accounts(Life({"trainyard:serviceAccounts": list(more)})))
 
 
-def test_an_account_that_may_write_below_its_prefix_alone_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accounts_write_below_own_prefix_only_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     account = {"name": "theirs", "bucket": "models", "access": "write"}
-    assert asked(monkeypatch, below_the_prefix, account) == []
+    assert account_lines(monkeypatch, below_the_prefix, account) == []
 
 
 @pytest.mark.parametrize(
-    ("allowed", "told"),
+    ("allowed", "message"),
     [
         (lambda action, bucket, key: False, "may not write s3://ours/models/probe"),
         (lambda action, bucket, key: action == "put" and bucket == "ours", "which is outside models/"),
@@ -117,20 +118,20 @@ def test_an_account_that_may_write_below_its_prefix_alone_is_right(monkeypatch: 
         ),
     ],
 )
-def test_each_wrong_right_of_an_account_is_told(
-    monkeypatch: pytest.MonkeyPatch, allowed: Allowed, told: str
+def test_accounts_wrong_permission_is_reported(
+    monkeypatch: pytest.MonkeyPatch, allowed: Allowed, message: str
 ) -> None:
-    (line,) = asked(monkeypatch, allowed)
+    (line,) = account_lines(monkeypatch, allowed)
     assert line.startswith("service account training/trainer: ")
-    assert told in line
+    assert message in line
 
 
-def test_a_reader_that_may_write_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    (line,) = asked(monkeypatch, below_the_prefix, {"name": "reader", "bucket": "models"})
+def test_accounts_reader_that_can_write_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    (line,) = account_lines(monkeypatch, below_the_prefix, {"name": "reader", "bucket": "models"})
     assert line == "service account default/reader: may write s3://ours/models/probe"
 
 
-def test_another_refusal_than_of_rights_is_no_denial() -> None:
+def test_is_denied_other_client_error_is_raised() -> None:
     def call() -> None:
         raise ClientError({"Error": {"Code": "NoSuchBucket"}}, "put")
 
@@ -139,7 +140,7 @@ def test_another_refusal_than_of_rights_is_no_denial() -> None:
 
 
 class Mount:
-    """A stack with a file system and kept machines; `root` is the file system, and where its pod writes to."""
+    """A stack with a file system and warm nodes; the pod writes to `written`, by default below `root`."""
 
     def __init__(self, root: Path, written: Path | None = None) -> None:
         self.settings: dict[str, Any] = {
@@ -162,94 +163,94 @@ class Mount:
         self.home = SimpleNamespace(volumes=root)
         self.written = written or root / "fsx" / "fs-1"
         self.written.mkdir(parents=True)
-        self.asked: list[tuple[str, ...]] = []
+        self.calls: list[tuple[str, ...]] = []
 
-    def told(self) -> list[str]:
-        life = Life(self.settings, self.log, objects=self.objects, said=self.said)
+    def lines(self) -> list[str]:
+        life = Life(self.settings, self.log, objects=self.objects, output=self.output)
         life.made.home = self.home
-        self.asked = life.asked
+        self.calls = life.calls
         return list(mounted(life))
 
-    def said(self, pod: str, *command: str) -> str:
+    def output(self, pod: str, *command: str) -> str:
         assert pod == "attach-pvc"
         here = [word.replace("/fsx", str(self.written)) for word in command]
         return subprocess.run(here, check=True, capture_output=True, text=True).stdout
 
 
-def test_the_mounts_pod_has_proven_it_and_is_entered(tmp_path: Path) -> None:
+def test_mounted_pod_with_working_mount_passes(tmp_path: Path) -> None:
     mount = Mount(tmp_path)
-    assert mount.told() == []
-    assert list(mount.written.iterdir()) == [], "what was written is removed"
-    assert mount.asked[0][:2] == ("wait", "pod/attach-pvc")
-    (proof,) = [words for words in mount.asked if words[0] == "logs"]
+    assert mount.lines() == []
+    assert list(mount.written.iterdir()) == [], "the probe file is removed"
+    assert mount.calls[0][:2] == ("wait", "pod/attach-pvc")
+    (proof,) = [call for call in mount.calls if call[0] == "logs"]
     assert proof[1:] == ("attach-pvc", "-n", "training", "--container", "prove")
 
 
 @pytest.mark.parametrize("log", ["written and read on /other\n", ""])
-def test_a_mount_that_was_not_proven_is_told(tmp_path: Path, log: str) -> None:
+def test_mounted_log_without_proof_is_reported(tmp_path: Path, log: str) -> None:
     mount = Mount(tmp_path)
     mount.log = log
-    (line,) = mount.told()
+    (line,) = mount.lines()
     assert "the log of its proof ends with" in line
 
 
-def test_a_mounts_pod_that_writes_elsewhere_than_to_the_file_system_is_told(tmp_path: Path) -> None:
+def test_mounted_pod_writing_elsewhere_is_reported(tmp_path: Path) -> None:
     mount = Mount(tmp_path / "volumes", written=tmp_path / "elsewhere")
-    assert mount.told() == ["pod/attach-pvc: /fsx/probe is not in the file system fs-1"]
+    assert mount.lines() == ["pod/attach-pvc: /fsx/probe is not in the file system fs-1"]
 
 
 @pytest.mark.parametrize(("kind", "name"), [("pvc", "lustre"), ("pv", "v")])
-def test_a_claim_without_its_volume_is_told(tmp_path: Path, kind: str, name: str) -> None:
+def test_mounted_unbound_claim_or_volume_is_reported(tmp_path: Path, kind: str, name: str) -> None:
     mount = Mount(tmp_path)
     mount.objects[kind]["status"]["phase"] = "Pending"
-    assert mount.told() == [f"{kind}/{name} is Pending, not Bound"]
+    assert mount.lines() == [f"{kind}/{name} is Pending, not Bound"]
 
 
-def test_where_no_machine_is_kept_there_is_no_pod_to_look_at(tmp_path: Path) -> None:
+def test_mounted_without_warm_nodes_or_lustre_checks_no_pod(tmp_path: Path) -> None:
     mount = Mount(tmp_path)
     mount.settings["trainyard:pools"] = [{"name": "p", "instanceType": "p4d.24xlarge"}]
-    assert mount.told() == []
-    assert mount.asked == []
+    assert mount.lines() == []
+    assert mount.calls == []
     mount.settings["trainyard:storage"] = {"prefix": "models"}
     mount.objects = {}
-    assert mount.told() == []
+    assert mount.lines() == []
 
 
 def host_name(pod: str, *_: str) -> str:
     return f"{pod}\n"
 
 
-def ring(second: str = "node-2", said: Callable[..., str] = host_name) -> Life:
+def ring(second: str = "node-2", output: Callable[..., str] = host_name) -> Life:
     pods = (
         ("ring-launcher", "system", "Running"),
         ("ring-worker-0", "node-1", "Running"),
         ("ring-worker-1", second, "Running"),
     )
-    return Life({"trainyard:mpi": True}, pods=pods, said=said)
+    return Life({"trainyard:mpi": True}, pods=pods, output=output)
 
 
 @pytest.mark.parametrize(("second", "count"), [("node-2", 0), ("node-1", 1), ("elsewhere", 1)])
-def test_the_workers_of_an_mpijob_run_on_two_machines_of_the_pool(second: str, count: int) -> None:
+def test_jobs_of_mpi_workers_run_on_two_nodes_of_the_pool(second: str, count: int) -> None:
     life = ring(second)
     assert len(list(jobs_of_mpi(life))) == count
-    assert ("apply", "MPIJob") in life.asked
-    assert life.asked[-1][:2] == ("delete", "mpijob/ring")
+    assert ("apply", "MPIJob") in life.calls
+    assert life.calls[-1][:2] == ("delete", "mpijob/ring")
 
 
-def test_the_workers_of_an_mpijob_are_entered_and_its_launcher_may_do_so() -> None:
+def test_jobs_of_mpi_launcher_can_exec_into_workers() -> None:
     life = ring()
     assert list(jobs_of_mpi(life)) == []
     who = "--as=system:serviceaccount:training:ring-launcher"
-    rights = [words for words in life.asked if words[0] == "auth"]
-    assert [(words[3], words[-1]) for words in rights] == [
+    rights = [call for call in life.calls if call[0] == "auth"]
+    assert [(call[3], call[-1]) for call in rights] == [
         ("pods/ring-worker-0", who),
         ("pods/ring-worker-1", who),
     ]
-    lost = list(jobs_of_mpi(ring(said=lambda *_: "ring-worker-0\n")))
-    assert lost == ["whoever enters pod/ring-worker-1 is somewhere else"]
+    wrong_pod = list(jobs_of_mpi(ring(output=lambda *_: "ring-worker-0\n")))
+    assert wrong_pod == ["pod/ring-worker-1: exec runs in another pod"]
 
 
-def test_a_debug_pod_that_does_not_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debugging_pending_pod_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shown, "MACHINE_SECONDS", 0)
     settings = {"trainyard:debugPod": True}
     with pytest.raises(AssertionError, match="network-debug"):
@@ -258,15 +259,15 @@ def test_a_debug_pod_that_does_not_run_is_told(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("address", "count"), [("10.100.0.1", 0), ("10.100.0.10", 1)])
-def test_a_debug_pod_that_finds_another_address_is_told(address: str, count: int) -> None:
+def test_debugging_wrong_service_address_is_reported(address: str, count: int) -> None:
     life = Life(
         {"trainyard:debugPod": True},
         pods=(("network-debug-0", "system", "Running"),),
         objects={"service": {"spec": {"clusterIP": "10.100.0.1"}}},
-        said=lambda _pod, *command: f"Name:\t{command[-1]}\nAddress: {address}\n",
+        output=lambda _pod, *command: f"Name:\t{command[-1]}\nAddress: {address}\n",
     )
     assert len(list(debugging(life))) == count
-    assert life.asked[-1][5:] == ("nc", "-z", "kubernetes.default.svc.cluster.local", "443")
+    assert life.calls[-1][5:] == ("nc", "-z", "kubernetes.default.svc.cluster.local", "443")
 
 
 TRN1 = {"name": "trn1", "instanceType": "trn1.32xlarge", "warmNodes": 2}
@@ -274,7 +275,7 @@ OF_TRN1 = {"aws.amazon.com/neuron": "16", "vpc.amazonaws.com/efa": "8"}
 
 
 class Gang(Life):
-    """A stack with a queue; `workers` are machine and devices of each."""
+    """A stack with a queue; `workers` are the node and devices of each worker."""
 
     def __init__(self, *workers: tuple[str, dict[str, str]]) -> None:
         settings = {"trainyard:queues": [{"name": "q", "pool": "trn1"}], "trainyard:pools": [TRN1]}
@@ -294,10 +295,10 @@ class Gang(Life):
         ]
 
 
-def test_a_job_of_each_queue_has_machines_and_their_devices() -> None:
+def test_queues_job_gets_nodes_and_devices() -> None:
     life = Gang(("node-1", OF_TRN1), ("node-2", OF_TRN1))
     assert list(queues(life)) == []
-    assert [words[:2] for words in life.asked] == [
+    assert [call[:2] for call in life.calls] == [
         ("wait", "torchrunqueue/q"),
         ("apply", "TorchrunJob"),
         ("wait", "torchrunjob/gang"),
@@ -307,17 +308,17 @@ def test_a_job_of_each_queue_has_machines_and_their_devices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "told"),
+    ("workers", "message"),
     [
         ((("node-1", OF_TRN1), ("node-1", OF_TRN1)), "2 workers of a job of queue q ran on ['node-1']"),
         ((("node-1", OF_TRN1),), "1 workers of a job of queue q ran on ['node-1'], not on 2 machines"),
         ((("node-1", OF_TRN1), ("node-2", {})), "pod/gang-1 had {} of its machine"),
     ],
 )
-def test_a_job_without_its_machines_or_devices_is_told(
-    workers: tuple[tuple[str, dict[str, str]], ...], told: str
+def test_queues_job_without_nodes_or_devices_is_reported(
+    workers: tuple[tuple[str, dict[str, str]], ...], message: str
 ) -> None:
     life = Gang(*workers)
     (line,) = queues(life)
-    assert told in line
-    assert life.asked[-1][:2] == ("delete", "torchrunjob/gang")
+    assert message in line
+    assert life.calls[-1][:2] == ("delete", "torchrunjob/gang")
