@@ -495,9 +495,13 @@ def is_equal(handler: Resource, key: str, left: Any, right: Any) -> bool:
 
 
 def changed_inputs(handler: Resource, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return the sorted names of the inputs that differ, without the provider's own (two leading underscores)."""
+    """Return the sorted names of the inputs that differ, without the provider's own (two leading underscores).
+
+    A missing input has its default: a state may be older than the default.
+    """
     keys = {key for key in (*old, *new) if not key.startswith("__") and key != "tagsAll"}
-    return sorted(key for key in keys if not is_equal(handler, key, old.get(key), new.get(key)))
+    before, after = ({**handler.defaults, **values} for values in (old, new))
+    return sorted(key for key in keys if not is_equal(handler, key, before.get(key), after.get(key)))
 
 
 def project(handler: Resource, inputs: Mapping[str, Any], live: Mapping[str, Any]) -> Props:

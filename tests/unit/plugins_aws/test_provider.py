@@ -160,6 +160,12 @@ def test_numbers_in_documents_and_order_of_ordered_lists_count(provider: AwsProv
     ]
 
 
+def test_state_older_than_a_default_does_not_differ(provider: AwsProvider) -> None:
+    key = HANDLERS["aws:kms/key:Key"]
+    assert changed_inputs(key, {}, {"multiRegion": False}) == []
+    assert changed_inputs(key, {}, {"multiRegion": True}) == ["multiRegion"]
+
+
 def test_a_new_value_of_a_taint_does_not_remove_it() -> None:
     before = [{"key": key, "value": "1", "effect": "NO_SCHEDULE"} for key in ("a", "b")]
     after = [{"key": "a", "value": "2", "effect": "NO_SCHEDULE"}]
