@@ -135,10 +135,15 @@ def test_worker_failure_restarts_all_in_a_new_rendezvous(installed: Stack, tmp_p
     assert any("Restarting: " in line and error in line for line in done.output.splitlines())
     decided, failed = (datetime.fromisoformat(each["time"]) for each in (restart, failure))
     assert (decided - failed).total_seconds() <= 15
-    started = [line for line in done.output.splitlines() if "attempt 1 rank 0" in line]
-    assert float(started[0].rpartition(" ")[2]) - failed.timestamp() <= 30, (
-        "the other worker held up the next attempt"
+    first, second = (
+        float(line.rpartition(" ")[2])
+        for attempt in (0, 1)
+        for line in done.output.splitlines()
+        if f"attempt {attempt} rank 0" in line
     )
+    # On a busy machine both attempts start slowly.
+    first_start = first - datetime.fromisoformat(status["startTime"]).timestamp()
+    assert second - failed.timestamp() <= 20 + 1.5 * first_start, "the other worker held up the next attempt"
     kept = torchrun(installed, "logs", "again-once", "--attempt", "0")
     assert error in kept.output
 
