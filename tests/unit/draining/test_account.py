@@ -1,4 +1,4 @@
-"""What is taken out of the account, and what with other tags stays. On the emulator."""
+"""The drain removes only resources with the tags of its cluster from the account. Uses the emulator."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.unit.emulator import Cloud
 
 pytestmark = pytest.mark.unit
 
-MINE = {"eks:eks-cluster-name": "main"}
-THEIRS = {"eks:eks-cluster-name": "main-2"}
+OWN_TAGS = {"eks:eks-cluster-name": "main"}
+FOREIGN_TAGS = {"eks:eks-cluster-name": "main-2"}
 
 
 class Session:
@@ -35,10 +35,10 @@ def specification(kind: str, values: dict[str, str]) -> list[dict[str, Any]]:
 
 def interface(cloud: Cloud, subnet: str, values: dict[str, str]) -> str:
     ec2 = cloud.client("ec2")
-    answer = ec2.create_network_interface(
+    response = ec2.create_network_interface(
         SubnetId=subnet, TagSpecifications=specification("network-interface", values)
     )
-    return str(answer["NetworkInterface"]["NetworkInterfaceId"])
+    return str(response["NetworkInterface"]["NetworkInterfaceId"])
 
 
 def profile(cloud: Cloud, name: str, values: dict[str, str]) -> None:
@@ -49,24 +49,24 @@ def profile(cloud: Cloud, name: str, values: dict[str, str]) -> None:
 
 
 def launch(cloud: Cloud, values: dict[str, str]) -> str:
-    answer = cloud.client("ec2").run_instances(
+    response = cloud.client("ec2").run_instances(
         ImageId="ami-12c6146b",
         MinCount=1,
         MaxCount=1,
         TagSpecifications=specification("instance", values),
     )
-    return str(answer["Instances"][0]["InstanceId"])
+    return str(response["Instances"][0]["InstanceId"])
 
 
-def test_remains_of_machines_go_by_exact_tags(cloud: Cloud) -> None:
+def test_instance_leftovers_match_by_exact_tags(cloud: Cloud) -> None:
     ec2, iam = cloud.client("ec2"), cloud.client("iam")
     subnet = cloud.network()["subnets"][0]
-    mine = [
-        interface(cloud, subnet, MINE),
+    own = [
+        interface(cloud, subnet, OWN_TAGS),
         interface(cloud, subnet, {"cluster.k8s.amazonaws.com/name": "main"}),
     ]
-    theirs = interface(cloud, subnet, {"cluster.k8s.amazonaws.com/name": "main-2"})
-    for name, values in (("one", MINE), ("two", THEIRS)):
+    foreign = interface(cloud, subnet, {"cluster.k8s.amazonaws.com/name": "main-2"})
+    for name, values in (("one", OWN_TAGS), ("two", FOREIGN_TAGS)):
         profile(cloud, name, values)
         ec2.create_launch_template(
             LaunchTemplateName=name,
@@ -74,10 +74,10 @@ def test_remains_of_machines_go_by_exact_tags(cloud: Cloud) -> None:
             TagSpecifications=specification("launch-template", values),
         )
     removed = Account(Session(cloud), "main").remove_leftovers_of_instances()
-    assert {line for line in removed if "interface" in line} == {f"network interface {each}" for each in mine}
+    assert {line for line in removed if "interface" in line} == {f"network interface {each}" for each in own}
     assert len(removed) == 4
     left = {each["NetworkInterfaceId"] for each in ec2.describe_network_interfaces()["NetworkInterfaces"]}
-    assert left == {theirs}
+    assert left == {foreign}
     assert [each["LaunchTemplateName"] for each in ec2.describe_launch_templates()["LaunchTemplates"]] == [
         "two"
     ]
@@ -87,110 +87,110 @@ def test_remains_of_machines_go_by_exact_tags(cloud: Cloud) -> None:
     assert Account(Session(cloud), "main").remove_leftovers_of_instances() == []
 
 
-def test_in_a_given_cluster_what_belongs_to_pools_of_others_stays(cloud: Cloud) -> None:
+def test_existing_cluster_keeps_resources_of_foreign_pools(cloud: Cloud) -> None:
     ec2, iam = cloud.client("ec2"), cloud.client("iam")
     subnet = cloud.network()["subnets"][0]
-    made: dict[str, list[str]] = {}
-    for pool in ("small", "theirs"):
-        of_pool = {**MINE, "karpenter.sh/nodepool": pool}
-        ended, running = (launch(cloud, of_pool) for _ in range(2))
-        ec2.terminate_instances(InstanceIds=[ended])
-        of_plugin = {
+    created: dict[str, list[str]] = {}
+    for pool in ("small", "foreign"):
+        pool_tags = {**OWN_TAGS, "karpenter.sh/nodepool": pool}
+        terminated, running = (launch(cloud, pool_tags) for _ in range(2))
+        ec2.terminate_instances(InstanceIds=[terminated])
+        cni_tags = {
             "cluster.k8s.amazonaws.com/name": "main",
-            "node.k8s.amazonaws.com/instance_id": ended,
+            "node.k8s.amazonaws.com/instance_id": terminated,
         }
-        made[pool] = [running, interface(cloud, subnet, of_pool), interface(cloud, subnet, of_plugin)]
-        profile(cloud, pool, {**MINE, "karpenter.k8s.aws/ec2nodeclass": pool})
+        created[pool] = [running, interface(cloud, subnet, pool_tags), interface(cloud, subnet, cni_tags)]
+        profile(cloud, pool, {**OWN_TAGS, "karpenter.k8s.aws/ec2nodeclass": pool})
         ec2.create_launch_template(
             LaunchTemplateName=pool,
             LaunchTemplateData={},
-            TagSpecifications=specification("launch-template", of_pool),
+            TagSpecifications=specification("launch-template", pool_tags),
         )
     account = Account(Session(cloud), "main", frozenset({"small"}))
-    assert account.instances() == made["small"][:1]
+    assert account.instances() == created["small"][:1]
     removed = account.remove_leftovers_of_instances()
     assert {line for line in removed if "interface" in line} == {
-        f"network interface {each}" for each in made["small"][1:]
+        f"network interface {each}" for each in created["small"][1:]
     }
     assert len(removed) == 4
     left = {each["NetworkInterfaceId"] for each in ec2.describe_network_interfaces()["NetworkInterfaces"]}
-    assert left >= set(made["theirs"][1:])
+    assert left >= set(created["foreign"][1:])
     assert [each["LaunchTemplateName"] for each in ec2.describe_launch_templates()["LaunchTemplates"]] == [
-        "theirs"
+        "foreign"
     ]
     assert [each["InstanceProfileName"] for each in iam.list_instance_profiles()["InstanceProfiles"]] == [
-        "theirs"
+        "foreign"
     ]
 
 
-def test_more_machines_than_one_filter_takes_are_asked_for_in_parts(
+def test_instances_above_filter_limit_are_queried_in_batches(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(account_api, "MOST_VALUES", 2)
     subnet = cloud.network()["subnets"][0]
     cni = "cluster.k8s.amazonaws.com/name"
-    machines = [launch(cloud, {**MINE, "karpenter.sh/nodepool": "small"}) for _ in range(3)]
-    for each in machines:
+    instances = [launch(cloud, {**OWN_TAGS, "karpenter.sh/nodepool": "small"}) for _ in range(3)]
+    for each in instances:
         interface(cloud, subnet, {cni: "main", "node.k8s.amazonaws.com/instance_id": each})
     assert len(Account(Session(cloud), "main", frozenset({"small"})).remove_interfaces()) == 3
 
 
-GROUP = "/aws/eks/main/cluster"
+LOG_GROUP = "/aws/eks/main/cluster"
 
 
-def groups(cloud: Cloud) -> list[str]:
+def log_groups(cloud: Cloud) -> list[str]:
     return [each["logGroupName"] for each in cloud.client("logs").describe_log_groups()["logGroups"]]
 
 
-def test_of_log_groups_the_one_that_eks_made_anew_goes(cloud: Cloud) -> None:
-    others = ["/aws/eks/main/cluster-two", "/aws/eks/main-two/cluster", "/mine"]
-    for name in (GROUP, *others):
+def test_late_logs_removes_only_the_control_plane_log_group(cloud: Cloud) -> None:
+    other_groups = ["/aws/eks/main/cluster-two", "/aws/eks/main-two/cluster", "/mine"]
+    for name in (LOG_GROUP, *other_groups):
         cloud.client("logs").create_log_group(logGroupName=name)
     account = Account(Session(cloud), "main")
-    assert account.remove_late_logs() == [f"log group {GROUP}"]
-    assert groups(cloud) == sorted(others)
+    assert account.remove_late_logs() == [f"log group {LOG_GROUP}"]
+    assert log_groups(cloud) == sorted(other_groups)
     assert account.remove_late_logs() == []
 
 
-def test_a_log_group_with_a_tag_is_somebodys(cloud: Cloud) -> None:
-    cloud.client("logs").create_log_group(logGroupName=GROUP, tags={"trainyard:stack": "main"})
+def test_late_logs_keeps_a_tagged_log_group(cloud: Cloud) -> None:
+    cloud.client("logs").create_log_group(logGroupName=LOG_GROUP, tags={"trainyard:stack": "main"})
     assert Account(Session(cloud), "main").remove_late_logs() == []
-    assert groups(cloud) == [GROUP]
+    assert log_groups(cloud) == [LOG_GROUP]
 
 
-def test_an_interface_in_use_is_left(cloud: Cloud) -> None:
+def test_interface_in_use_is_kept(cloud: Cloud) -> None:
     ec2 = cloud.client("ec2")
-    used = interface(cloud, cloud.network()["subnets"][0], MINE)
+    attached = interface(cloud, cloud.network()["subnets"][0], OWN_TAGS)
     instance = ec2.run_instances(ImageId="ami-12c6146b", MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
-    ec2.attach_network_interface(NetworkInterfaceId=used, InstanceId=instance, DeviceIndex=1)
+    ec2.attach_network_interface(NetworkInterfaceId=attached, InstanceId=instance, DeviceIndex=1)
     assert Account(Session(cloud), "main").remove_interfaces() == []
 
 
-def test_only_karpenters_machines_of_this_cluster_are_counted(cloud: Cloud) -> None:
+def test_instances_returns_karpenter_nodes_of_this_cluster(cloud: Cloud) -> None:
     pool = {"karpenter.sh/nodepool": "small"}
-    mine = launch(cloud, {**MINE, **pool})
-    for values in (MINE, {**THEIRS, **pool}):
+    own = launch(cloud, {**OWN_TAGS, **pool})
+    for values in (OWN_TAGS, {**FOREIGN_TAGS, **pool}):
         launch(cloud, values)
     account = Account(Session(cloud), "main")
-    assert account.instances() == [mine]
-    account.terminate([mine])
+    assert account.instances() == [own]
+    account.terminate([own])
     assert account.instances() == []
 
 
-def test_the_group_of_a_cluster_and_guarddutys_endpoint_no_longer_hold_the_network(cloud: Cloud) -> None:
+def test_cluster_group_and_guardduty_endpoint_are_removed(cloud: Cloud) -> None:
     ec2, network = cloud.client("ec2"), cloud.network()
     vpc = network["vpc"]
 
     def group(name: str, values: dict[str, str]) -> str:
-        answer = ec2.create_security_group(
+        response = ec2.create_security_group(
             GroupName=name,
             Description=name,
             VpcId=vpc,
             TagSpecifications=specification("security-group", values),
         )
-        return str(answer["GroupId"])
+        return str(response["GroupId"])
 
-    # The tags that only AWS may set in a real account: the emulator takes them from anybody.
+    # In a real account only AWS may set these tags. The emulator accepts them from any caller.
     group("eks-cluster-sg-main-1", {"aws:eks:cluster-name": "main"})
     other = group("eks-cluster-sg-main-2-1", {"aws:eks:cluster-name": "main-2"})
     group("GuardDutyManagedSecurityGroup", {"GuardDutyManaged": "true"})
@@ -206,7 +206,8 @@ def test_the_group_of_a_cluster_and_guarddutys_endpoint_no_longer_hold_the_netwo
     assert len(account.remaining(vpc)) == 3
     account.remove_cluster_group()
     account.remove_guardduty(vpc)
-    account.remove_guardduty(vpc)  # the group goes once the endpoint's interface is gone
+    # The security group can be deleted once the endpoint's interface is deleted.
+    account.remove_guardduty(vpc)
     assert account.remaining(vpc) == []
     left = ec2.describe_security_groups(Filters=[{"Name": "vpc-id", "Values": [vpc]}])["SecurityGroups"]
     assert {each["GroupId"] for each in left if each["GroupName"] != "default"} == {other}

@@ -1,4 +1,4 @@
-"""Who mounts a volume claim, and what of it the drain ends."""
+"""The drain finds the owners of pods that mount a volume claim, and deletes them."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ def item(name: str, *owners: dict[str, Any], namespace: str = "web", **metadata:
 
 
 def pod(name: str, claim: str, *owners: dict[str, Any], **metadata: Any) -> dict[str, Any]:
-    made = item(name, *owners, **metadata)
-    made["spec"] = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]}
-    return made
+    pod_ = item(name, *owners, **metadata)
+    pod_["spec"] = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]}
+    return pod_
 
 
-def test_a_pod_mounts_named_claims_and_those_of_its_ephemeral_volumes() -> None:
-    made = item("base-0")
-    made["spec"]["volumes"] = [
+def test_claims_of_includes_ephemeral_volumes() -> None:
+    pod_ = item("base-0")
+    pod_["spec"]["volumes"] = [
         {"name": "config", "configMap": {"name": "c"}},
         {"name": "data", "persistentVolumeClaim": {"claimName": "data-base-0"}},
         {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {}}},
     ]
-    assert claims_of(made) == {"web/data-base-0", "web/base-0-scratch"}
+    assert claims_of(pod_) == {"web/data-base-0", "web/base-0-scratch"}
     assert claims_of(item("bare")) == frozenset()
 
 
 @pytest.mark.parametrize(
-    ("owners", "there", "found"),
+    ("owners", "objects", "expected"),
     [
         ([owner("apps/v1", "ReplicaSet", "front-1")], {}, None),
         ([owner("apps/v1", "StatefulSet", "base")], {"base": []}, (OWNERS["apps", "StatefulSet"], "base")),
@@ -53,7 +53,7 @@ def test_a_pod_mounts_named_claims_and_those_of_its_ephemeral_volumes() -> None:
             {"front-1": [owner("apps/v1", "Deployment", "front")], "front": []},
             (OWNERS["apps", "Deployment"], "front"),
         ),
-        # What an operator made is ended; the operator's own object is not of a kind that is known here.
+        # The drain does not know the operator's kind, so the StatefulSet is the top owner.
         (
             [owner("apps/v1", "StatefulSet", "base")],
             {"base": [owner("db.example/v1", "Base", "b")]},
@@ -64,27 +64,27 @@ def test_a_pod_mounts_named_claims_and_those_of_its_ephemeral_volumes() -> None:
         ([], {}, None),
     ],
 )
-def test_a_pod_goes_for_good_with_what_makes_it_first(
-    owners: list[dict[str, Any]], there: dict[str, list[dict[str, Any]]], found: tuple[Kind, str] | None
+def test_top_owner_is_the_highest_known_controller(
+    owners: list[dict[str, Any]], objects: dict[str, list[dict[str, Any]]], expected: tuple[Kind, str] | None
 ) -> None:
     def get(_: Kind, name: str) -> dict[str, Any] | None:
-        namespace, _, own = name.partition("/")
+        namespace, _, object_name = name.partition("/")
         assert namespace == "web"
-        return item(own, *there[own]) if own in there else None
+        return item(object_name, *objects[object_name]) if object_name in objects else None
 
-    made = top_owner(pod("p", "data", *owners), get)
-    assert (made and (made[0], made[1]["metadata"]["name"])) == found
-
-
-def test_owners_that_own_each_other_come_to_an_end() -> None:
-    circle = item("a", owner("apps/v1", "ReplicaSet", "a"))
-    made = top_owner(circle, lambda _kind, _name: circle)
-    assert made is not None
-    assert made[1] is circle
+    found = top_owner(pod("p", "data", *owners), get)
+    assert (found and (found[0], found[1]["metadata"]["name"])) == expected
 
 
-class Served(Cluster):
-    """A cluster whose API server a test plays: objects by their path, and what was deleted with which options."""
+def test_top_owner_of_an_ownership_cycle_terminates() -> None:
+    cycle = item("a", owner("apps/v1", "ReplicaSet", "a"))
+    found = top_owner(cycle, lambda _kind, _name: cycle)
+    assert found is not None
+    assert found[1] is cycle
+
+
+class FakeCluster(Cluster):
+    """A cluster with a fake API server: objects by path, and the options of each deletion."""
 
     def __init__(self, objects: dict[str, Any], scope: Scope) -> None:
         super().__init__(self, "cluster", scope)
@@ -102,8 +102,11 @@ class Served(Cluster):
         return self.objects[path]
 
 
-def served(scope: Scope) -> Served:
-    """Two pods of a Deployment, one of a Job, one of nobody, one of another claim, and one in `training`."""
+def fake_cluster(scope: Scope) -> FakeCluster:
+    """Return a cluster with six pods.
+
+    Two belong to a Deployment, one to a Job, and one has no owner. One mounts another claim, and one is in `training`.
+    """
     replicas = owner("apps/v1", "ReplicaSet", "front-1")
     pods = [
         pod("front-1-a", "data", replicas),
@@ -113,7 +116,7 @@ def served(scope: Scope) -> Served:
         pod("other", "else"),
         pod("debug", "data", namespace="training"),
     ]
-    return Served(
+    return FakeCluster(
         {
             "/api/v1/pods": pods,
             f"{APPS}/namespaces/web/replicasets/front-1": item(
@@ -129,8 +132,8 @@ def served(scope: Scope) -> Served:
 CLAIMS = ["web/data", "training/data"]
 
 
-def test_what_mounts_the_claims_is_deleted_at_its_root_and_once() -> None:
-    cluster = served(Scope())
+def test_users_of_claims_are_deleted_once_at_their_top_owner() -> None:
+    cluster = fake_cluster(Scope())
     assert cluster.end_users_of_claims(CLAIMS) == [
         "deployments web/front",
         "pods web/shell",
@@ -144,19 +147,19 @@ def test_what_mounts_the_claims_is_deleted_at_its_root_and_once() -> None:
 
 
 def test_trainjobs_are_deleted_in_background_unlike_other_jobs() -> None:
-    cluster = served(Scope())
+    cluster = fake_cluster(Scope())
     cluster.delete(TRAIN_JOBS, "train-r1")
     cluster.delete(PYTORCH_JOBS, "train-r1")
     assert [body["propagationPolicy"] for body in cluster.deleted.values()] == ["Background", "Foreground"]
 
 
-def test_in_a_given_cluster_pods_of_others_are_left_alone() -> None:
-    cluster = served(Scope(pools=frozenset({"small"})))
+def test_existing_cluster_keeps_pods_of_other_namespaces() -> None:
+    cluster = fake_cluster(Scope(pools=frozenset({"small"})))
     assert cluster.end_users_of_claims(CLAIMS) == ["pods training/debug"]
     assert list(cluster.deleted) == ["/api/v1/namespaces/training/pods/debug"]
 
 
-def test_pods_without_these_claims_stay() -> None:
-    cluster = served(Scope())
+def test_pods_without_these_claims_are_kept() -> None:
+    cluster = fake_cluster(Scope())
     assert cluster.end_users_of_claims(["web/nothing"]) == []
     assert cluster.deleted == {}

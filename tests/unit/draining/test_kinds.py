@@ -1,4 +1,4 @@
-"""Which objects a drain may delete."""
+"""The objects that a drain may delete."""
 
 from __future__ import annotations
 
@@ -41,51 +41,51 @@ def item(name: str, namespace: str | None = None, **more: Any) -> dict[str, Any]
     return {"metadata": {**metadata, **({"namespace": namespace} if namespace else {})}, **more}
 
 
-def test_only_the_trainings_own_jobs_pods_and_deployments_are_asked_for() -> None:
+def test_kinds_select_only_objects_of_runs() -> None:
     assert JOBS.labels == "trainyard.dev/role=launcher"
     assert PODS.labels == HOLDERS.labels == "trainyard.dev/role"
     assert NODE_CLAIMS.labels == "karpenter.sh/nodepool"
 
 
-def test_the_pod_that_holds_the_shared_file_systems_claim_is_one_of_them() -> None:
+def test_pods_include_the_lustre_proof_pod() -> None:
     args = LustreProofArgs(image="i@sha256:0", claim="lustre", mount_path="/fsx", placement={}, after=[])
     pod = deploy(lambda: LustreProof("lustre-proof", args)).one("kubernetes:core/v1:Pod").inputs
     assert PODS.labels in pod["metadata"]["labels"]
     assert pod["metadata"]["namespace"] == PODS.namespace
 
 
-def test_of_services_those_with_a_load_balancer() -> None:
+def test_services_include_only_load_balancers() -> None:
     assert OWN.has(SERVICES, item("a", "web", spec={"type": "LoadBalancer"}))
     assert not OWN.has(SERVICES, item("a", "web", spec={"type": "ClusterIP"}))
 
 
-def test_in_a_shared_cluster_only_the_stacks_pools_and_namespace_are_touched() -> None:
+def test_shared_cluster_includes_only_pools_of_the_stack() -> None:
     balancer = {"type": "LoadBalancer"}
     assert SHARED.has(SERVICES, item("a", "training", spec=balancer))
     assert not SHARED.has(SERVICES, item("a", "web", spec=balancer))
     assert not SHARED.has(INGRESSES, item("a", "web"))
     for kind in (NODE_POOLS, NODE_CLASSES):
         assert SHARED.has(kind, item("small"))
-        assert not SHARED.has(kind, item("theirs"))
+        assert not SHARED.has(kind, item("foreign"))
     assert SHARED.has(NODE_CLAIMS, item("x", labels={"karpenter.sh/nodepool": "small"}))
-    assert not SHARED.has(NODE_CLAIMS, item("x", labels={"karpenter.sh/nodepool": "theirs"}))
-    assert OWN.has(NODE_CLAIMS, item("x", labels={"karpenter.sh/nodepool": "theirs"}))
+    assert not SHARED.has(NODE_CLAIMS, item("x", labels={"karpenter.sh/nodepool": "foreign"}))
+    assert OWN.has(NODE_CLAIMS, item("x", labels={"karpenter.sh/nodepool": "foreign"}))
 
 
 @pytest.mark.parametrize("kind", [GANGS, QUEUES])
-def test_torchrun_jobs_and_queues_go_from_everywhere_with_their_definitions_and_else_from_nowhere(
+def test_torchrun_kinds_are_deleted_only_with_their_crds(
     kind: Kind,
 ) -> None:
-    """Of a given cluster they may be somebody else's, and whoever destroys may not even list them."""
-    brought = Scope(pools=frozenset({"small"}), torchrun=True)
-    for scope in (OWN, brought):
+    """In an existing cluster they may belong to another team, and RBAC may not allow to list them."""
+    with_crds = Scope(pools=frozenset({"small"}), torchrun=True)
+    for scope in (OWN, with_crds):
         assert scope.asks_for(kind)
         assert scope.has(kind, item("a", "team"))
-    for place in ("training", "team"):
-        assert not SHARED.has(kind, item("a", place))
+    for namespace in ("training", "team"):
+        assert not SHARED.has(kind, item("a", namespace))
     assert not SHARED.asks_for(kind)
     assert SHARED.asks_for(PYTORCH_JOBS)
-    assert not brought.has(SERVICES, item("a", "web", spec={"type": "LoadBalancer"}))
+    assert not with_crds.has(SERVICES, item("a", "web", spec={"type": "LoadBalancer"}))
 
 
 def volume(policy: str, driver: str | None, namespace: str = "training") -> dict[str, Any]:
@@ -96,20 +96,20 @@ def volume(policy: str, driver: str | None, namespace: str = "training") -> dict
     )
 
 
-def test_volumes_that_somebody_made_by_hand_or_wants_kept_stay() -> None:
+def test_static_and_retained_volumes_are_kept() -> None:
     assert OWN.has(VOLUMES, volume("Delete", "ebs.csi.aws.com"))
     assert not OWN.has(VOLUMES, volume("Retain", "ebs.csi.aws.com"))
     assert not OWN.has(VOLUMES, volume("Delete", None)), "a static volume of FSx"
-    assert not SHARED.has(VOLUMES, volume("Delete", "ebs.csi.aws.com", "theirs"))
+    assert not SHARED.has(VOLUMES, volume("Delete", "ebs.csi.aws.com", "foreign"))
 
 
 def pod(node: str, phase: str = "Running", owner: str | None = None) -> dict[str, Any]:
-    made = item("p", "web", spec={"nodeName": node}, status={"phase": phase})
-    made["metadata"]["ownerReferences"] = [{"kind": owner}] if owner else []
-    return made
+    pod_ = item("p", "web", spec={"nodeName": node}, status={"phase": phase})
+    pod_["metadata"]["ownerReferences"] = [{"kind": owner}] if owner else []
+    return pod_
 
 
-def test_a_pod_holds_its_machine_unless_it_has_ended_or_belongs_to_the_machine() -> None:
+def test_holds_a_node_ignores_finished_and_node_owned_pods() -> None:
     nodes = frozenset({"n1"})
     assert holds_a_node(pod("n1"), nodes)
     assert holds_a_node(pod("n1", owner="ReplicaSet"), nodes)
@@ -119,6 +119,6 @@ def test_a_pod_holds_its_machine_unless_it_has_ended_or_belongs_to_the_machine()
     assert not holds_a_node(pod("n1", owner="Node"), nodes)
 
 
-def test_an_object_of_any_namespace_is_named_with_it() -> None:
+def test_name_of_cluster_wide_kind_includes_namespace() -> None:
     assert name_of(ALL_PODS, item("p", "web")) == "web/p"
     assert name_of(PODS, item("p", "training")) == "p"

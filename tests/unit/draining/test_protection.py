@@ -1,4 +1,4 @@
-"""A cluster's own guard against its deletion, turned off by the drain of the stack that made it."""
+"""The drain turns off the deletion protection of a cluster that its stack created."""
 
 from __future__ import annotations
 
@@ -16,59 +16,62 @@ pytestmark = pytest.mark.unit
 
 
 class Eks:
-    """EKS with one protected cluster: refuses with these codes first, then needs so many looks at the update."""
+    """EKS with one protected cluster.
 
-    def __init__(self, *refusals: str, looks: int = 0, end: str = "Successful") -> None:
+    The first updates fail with the codes `refusals`. The update then ends after `polls` calls of `describe_update`.
+    """
+
+    def __init__(self, *refusals: str, polls: int = 0, end: str = "Successful") -> None:
         self.refusals = list(refusals)
-        self.looks = looks
+        self.polls = polls
         self.end = end
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
 
     def describe_cluster(self, name: str) -> Any:
         return {"cluster": {"name": name, "deletionProtection": True}}
 
-    def update_cluster_config(self, **asked: Any) -> Any:
+    def update_cluster_config(self, **request: Any) -> Any:
         if self.refusals:
             error = {"Code": self.refusals.pop(0), "Message": "not now"}
             raise ClientError({"Error": error}, "UpdateClusterConfig")
-        self.asked.append(asked)
+        self.requests.append(request)
         return {"update": self._update()}
 
     def describe_update(self, name: str, updateId: str) -> Any:
-        self.looks -= 1
+        self.polls -= 1
         return {"update": self._update()}
 
     def _update(self) -> dict[str, Any]:
         errors = [] if self.end == "Successful" else [{"errorMessage": "no subnets"}]
-        return {"id": "u1", "status": "InProgress" if self.looks > 0 else self.end, "errors": errors}
+        return {"id": "u1", "status": "InProgress" if self.polls > 0 else self.end, "errors": errors}
 
 
-def told(eks: Any, cluster: str = "main") -> list[str]:
-    said: list[str] = []
-    protection.turn_off(eks, cluster, say=said.append, clock=Time())
-    return said
+def turn_off(eks: Any, cluster: str = "main") -> list[str]:
+    lines: list[str] = []
+    protection.turn_off(eks, cluster, say=lines.append, clock=Time())
+    return lines
 
 
-def test_a_protected_cluster_may_be_deleted_afterwards(cloud: Cloud) -> None:
+def test_turn_off_lets_a_protected_cluster_be_deleted(cloud: Cloud) -> None:
     eks = cloud.client("eks")
     name = cloud.cluster()["name"]
     eks.update_cluster_config(name=name, deletionProtection=True)
     with pytest.raises(ClientError, match="deletion protection"):
         eks.delete_cluster(name=name)
-    assert told(eks, name) == ["turning off the cluster's deletion protection"]
-    assert told(eks, name) == [], "it is off already"
+    assert turn_off(eks, name) == ["turning off the cluster's deletion protection"]
+    assert turn_off(eks, name) == [], "the protection is already off"
     eks.delete_cluster(name=name)
 
 
-def test_a_cluster_that_is_gone_needs_nothing(cloud: Cloud) -> None:
-    assert told(cloud.client("eks"), "nobody") == []
+def test_turn_off_of_a_missing_cluster_does_nothing(cloud: Cloud) -> None:
+    assert turn_off(cloud.client("eks"), "nobody") == []
 
 
-def test_another_update_and_this_one_are_waited_for() -> None:
-    eks = Eks("ResourceInUseException", "ThrottlingException", looks=3)
-    told(eks)
-    assert eks.asked == [{"name": "main", "deletionProtection": False}]
-    assert eks.looks == 0
+def test_turn_off_waits_for_both_updates() -> None:
+    eks = Eks("ResourceInUseException", "ThrottlingException", polls=3)
+    turn_off(eks)
+    assert eks.requests == [{"name": "main", "deletionProtection": False}]
+    assert eks.polls == 0
 
 
 @pytest.mark.parametrize(
@@ -76,25 +79,25 @@ def test_another_update_and_this_one_are_waited_for() -> None:
     [
         (Eks("AccessDeniedException"), "not now"),
         (Eks(*["ResourceInUseException"] * 1000), "not now"),
-        (Eks(looks=1000), "update u1 is still in progress"),
+        (Eks(polls=1000), "update u1 is still in progress"),
         (Eks(end="Failed"), "update u1 is Failed: no subnets"),
     ],
 )
-def test_what_eks_refuses_is_one_line_with_the_way_on(eks: Eks, reason: str) -> None:
-    with pytest.raises(DrainError, match=reason) as refused:
-        told(eks)
-    assert "aws eks update-cluster-config --name main --no-deletion-protection" in str(refused.value)
-    assert "\n" not in str(refused.value)
+def test_turn_off_failure_is_one_line_with_the_command(eks: Eks, reason: str) -> None:
+    with pytest.raises(DrainError, match=reason) as caught:
+        turn_off(eks)
+    assert "aws eks update-cluster-config --name main --no-deletion-protection" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("pools", "clusters"), [(None, ["main"]), (["small"], [])])
-def test_the_drain_does_it_last_and_leaves_a_given_cluster_alone(
+def test_drain_turns_off_protection_last_in_own_cluster_only(
     pools: list[str] | None, clusters: list[str], monkeypatch: pytest.MonkeyPatch, deployer: Cloud
 ) -> None:
-    done: list[str] = []
+    calls: list[str] = []
     monkeypatch.setattr(entry, "connect", lambda *_: None)
-    monkeypatch.setattr(entry.steps, "run", lambda *_, **__: done.append("drained"))
-    monkeypatch.setattr(entry.protection, "turn_off", lambda _eks, name, **_: done.append(name))
+    monkeypatch.setattr(entry.steps, "run", lambda *_, **__: calls.append("drained"))
+    monkeypatch.setattr(entry.protection, "turn_off", lambda _eks, name, **_: calls.append(name))
     props = {"task": "drain", "cluster": "main", "region": "us-west-2", "timeoutSeconds": 60}
     entry.at_delete(props if pools is None else {**props, "pools": pools})
-    assert done == ["drained", *clusters]
+    assert calls == ["drained", *clusters]

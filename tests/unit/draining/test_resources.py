@@ -1,4 +1,4 @@
-"""The resources that do something when they are deleted, and their way to a cluster."""
+"""The resources that run the drain when they are deleted, and their connection to a cluster."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ PROPS = {
 }
 
 
-def changed(**change: Any) -> tuple[bool | None, list[str]]:
+def diff(**change: Any) -> tuple[bool | None, list[str]]:
     result = AtDelete().diff("drain-main", PROPS, {**PROPS, **change})
     return result.changes, list(result.replaces or [])
 
 
-def test_only_another_cluster_is_another_resource() -> None:
-    assert changed() == (False, [])
-    assert changed(cluster="other") == (True, ["cluster"])
-    assert changed(region="eu-west-1") == (True, ["region"])
-    assert changed(vpc="vpc-1") == (True, ["vpc"])
-    assert changed(timeoutSeconds=90) == (True, [])
-    assert changed(pools=["small"]) == (True, [])
+def test_diff_of_cluster_region_or_vpc_replaces_the_resource() -> None:
+    assert diff() == (False, [])
+    assert diff(cluster="other") == (True, ["cluster"])
+    assert diff(region="eu-west-1") == (True, ["region"])
+    assert diff(vpc="vpc-1") == (True, ["vpc"])
+    assert diff(timeoutSeconds=90) == (True, [])
+    assert diff(pools=["small"]) == (True, [])
 
 
-def test_the_pickled_code_is_not_compared_but_a_new_way_to_the_drain_is_taken_over() -> None:
-    assert changed(__provider="b") == (False, [])
-    assert changed(interface=2) == (True, [])
+def test_diff_ignores_pickled_code_but_not_the_interface() -> None:
+    assert diff(__provider="b") == (False, [])
+    assert diff(interface=2) == (True, [])
     assert AtDelete().update("drain-main", PROPS, {**PROPS, "__provider": "b"}).outs["__provider"] == "b"
 
 
-def test_nothing_happens_before_the_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(entry, "at_delete", asked.append)
-    made = AtDelete().create(dict(PROPS))
-    assert (made.id, asked) == ("drain-main", [])
+def test_drain_runs_only_at_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr(entry, "at_delete", calls.append)
+    created = AtDelete().create(dict(PROPS))
+    assert (created.id, calls) == ("drain-main", [])
     AtDelete().delete("drain-main", PROPS)
-    assert asked == [PROPS]
+    assert calls == [PROPS]
 
 
 class Session:
@@ -66,54 +66,60 @@ class Session:
         self.client = cloud.client
 
 
-@pytest.mark.parametrize("noted", [{"lateLogSeconds": 1}, {}], ids=["noted", "of an earlier program"])
-def test_the_log_group_of_a_cluster_that_is_gone_is_removed_when_it_comes_back(
+@pytest.mark.parametrize(
+    "props", [{"lateLogSeconds": 1}, {}], ids=["with late logs", "of an earlier version"]
+)
+def test_delete_of_remains_removes_a_recreated_log_group(
     deployer: Cloud,
-    noted: dict[str, int],
+    props: dict[str, int],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     clock, logs = Time(), deployer.client("logs")
     monkeypatch.setattr(entry.steps, "Clock", lambda: clock)
     logs.create_log_group(logGroupName="/aws/eks/main/cluster")
-    AtDelete().delete("remains-main", {**PROPS, "task": "remains", **noted})
+    AtDelete().delete("remains-main", {**PROPS, "task": "remains", **props})
     assert logs.describe_log_groups()["logGroups"] == []
     assert capsys.readouterr().out == "remains of main: 0 s: removed log group /aws/eks/main/cluster\n"
-    assert clock.seconds == noted.get("lateLogSeconds", 0)
+    assert clock.seconds == props.get("lateLogSeconds", 0)
 
 
-def test_a_drain_of_a_given_cluster_ends_machines_of_the_stacks_own_pools_alone(
+def test_drain_of_existing_cluster_ends_only_nodes_of_own_pools(
     deployer: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, ec2 = Time(), deployer.client("ec2")
     monkeypatch.setattr(entry.steps, "Clock", lambda: clock)
     tags = {"eks:eks-cluster-name": "main"}
-    ours, theirs = (launch(deployer, {**tags, "karpenter.sh/nodepool": pool}) for pool in ("small", "theirs"))
+    own, foreign = (
+        launch(deployer, {**tags, "karpenter.sh/nodepool": pool}) for pool in ("small", "foreign")
+    )
     AtDelete().delete("drain-main", {**PROPS, "pools": ["small"]})
-    shown = ec2.describe_instances(InstanceIds=[ours, theirs])["Reservations"]
-    states = {each["InstanceId"]: each["State"]["Name"] for item in shown for each in item["Instances"]}
-    assert states == {ours: "terminated", theirs: "running"}
+    reservations = ec2.describe_instances(InstanceIds=[own, foreign])["Reservations"]
+    states = {
+        each["InstanceId"]: each["State"]["Name"] for item in reservations for each in item["Instances"]
+    }
+    assert states == {own: "terminated", foreign: "running"}
 
 
 @pytest.mark.parametrize(
-    ("noted", "scope"),
+    ("props", "scope"),
     [
         ({}, Scope()),
         ({"pools": ["small"]}, Scope(pools=frozenset({"small"}))),
         ({"pools": ["small"], "torchrun": True}, Scope(pools=frozenset({"small"}), torchrun=True)),
     ],
 )
-def test_a_drain_looks_at_what_its_stack_has(
-    deployer: Cloud, noted: dict[str, Any], scope: Scope, monkeypatch: pytest.MonkeyPatch
+def test_drain_scope_follows_the_props_of_the_stack(
+    deployer: Cloud, props: dict[str, Any], scope: Scope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Scope] = []
-    monkeypatch.setattr(entry, "connect", lambda _session, _cluster, given: asked.append(given))
+    scopes: list[Scope] = []
+    monkeypatch.setattr(entry, "connect", lambda _session, _cluster, scope: scopes.append(scope))
     monkeypatch.setattr(entry.steps, "Clock", Time)
-    AtDelete().delete("drain-main", {**PROPS, **noted})
-    assert asked == [scope]
+    AtDelete().delete("drain-main", {**PROPS, **props})
+    assert scopes == [scope]
 
 
-def test_a_cluster_that_eks_does_not_know_is_gone(cloud: Cloud) -> None:
+def test_connect_to_a_missing_cluster_returns_none(cloud: Cloud) -> None:
     assert connect(Session(cloud), "nobody", Scope()) is None
 
 
@@ -130,11 +136,11 @@ def test_a_cluster_that_eks_does_not_know_is_gone(cloud: Cloud) -> None:
         (QUEUES, "team/q", "/apis/torchrun.ai/v1alpha1/namespaces/team/torchrunqueues/q"),
     ],
 )
-def test_an_object_is_found_where_its_kind_is_served(kind: Any, name: str, path: str) -> None:
+def test_path_of_an_object_follows_its_kind(kind: Any, name: str, path: str) -> None:
     assert _path(kind, name) == path
 
 
-def test_requests_of_the_drain_give_nothing_for_what_does_not_exist() -> None:
+def test_cluster_requests_accept_missing_objects() -> None:
     with serving(FakeApi()) as api:
         cluster = Cluster(api.client(), "cluster main", Scope())
         assert cluster.names(QUEUES) == []
@@ -146,7 +152,7 @@ def test_requests_of_the_drain_give_nothing_for_what_does_not_exist() -> None:
             cluster.names(NODES)
 
 
-def test_drain_of_an_unreachable_api_server_fails_and_says_where_it_is() -> None:
+def test_drain_of_an_unreachable_api_server_names_its_url() -> None:
     api = FakeApi()
     api.url = "http://127.0.0.1:9"
     cluster = Cluster(api.client(retry=RetryPolicy(timeout=0.0)), f"cluster main at {api.url}", Scope())
@@ -156,7 +162,7 @@ def test_drain_of_an_unreachable_api_server_fails_and_says_where_it_is() -> None
         cluster.names(NODES)
 
 
-def test_drain_leaves_pods_whose_deletion_a_webhook_breaks() -> None:
+def test_drain_keeps_pods_whose_deletion_a_webhook_blocks() -> None:
     with serving(FakeApi()) as api:
         api.put(
             "/api/v1/namespaces/web/pods/p",

@@ -1,4 +1,4 @@
-"""The drain, on a cluster and an account that a test plays."""
+"""The steps of the drain, with a fake cluster and account."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ pytestmark = pytest.mark.unit
 
 
 class World:
-    """A cluster's objects by kind, the account's instances, and a log of what was asked.
+    """A cluster's objects by kind, the account's instances, and a log of the calls.
 
-    What is deleted goes where `finishes` says so; a claim takes its instance with it.
+    A deleted object disappears if `finishes` returns true for its kind. A node claim takes its instance with it.
     """
 
     def __init__(self, objects: dict[Kind, list[str]], instances: list[str]) -> None:
@@ -43,12 +43,12 @@ class World:
         self.log: list[str] = []
         self.finishes: Callable[[Kind], bool] = lambda _: True
         self.terminates = True
-        self.runs = True
-        self.held: list[str] = []
-        # Per round, what mounts the claims and keeps them from going.
+        self.is_controller_running = True
+        self.blocking_pods: list[str] = []
+        # Per round, the objects that mount the claims and block their deletion.
         self.users: list[list[str]] = []
-        self.remains: list[str] = []
-        # The pods of each node, which outlive it.
+        self.leftovers: list[str] = []
+        # The pods of each node, which are still there after the node is deleted.
         self.pods_of: dict[str, list[str]] = {}
 
     def names(self, kind: Kind) -> list[str]:
@@ -56,11 +56,11 @@ class World:
 
     def delete(self, kind: Kind, name: str) -> None:
         self.log.append(f"delete {kind.plural}/{name}")
-        blocked = (kind == NODE_CLAIMS and self.held) or (kind == VOLUME_CLAIMS and self.users)
+        blocked = (kind == NODE_CLAIMS and self.blocking_pods) or (kind == VOLUME_CLAIMS and self.users)
         if self.finishes(kind) and not blocked and name in self.objects.get(kind, []):
-            self._gone(kind, name)
+            self._remove(kind, name)
 
-    def _gone(self, kind: Kind, name: str) -> None:
+    def _remove(self, kind: Kind, name: str) -> None:
         self.objects[kind].remove(name)
         if kind == NODE_CLAIMS and self.alive:
             self.alive.pop()
@@ -75,14 +75,14 @@ class World:
             self.objects[kind].remove(name)
 
     def controller_runs(self) -> bool:
-        return self.runs
+        return self.is_controller_running
 
     def delete_blocking_pods(self) -> list[str]:
-        held, self.held = self.held, []
-        if held:  # Karpenter now goes on with the claims it was asked to end
+        pods, self.blocking_pods = self.blocking_pods, []
+        if pods:  # Karpenter now finishes the claims that were deleted
             for name in self.names(NODE_CLAIMS):
-                self._gone(NODE_CLAIMS, name)
-        return held
+                self._remove(NODE_CLAIMS, name)
+        return pods
 
     def forget_pods_of(self, nodes: frozenset[str]) -> list[str]:
         self.log.append(f"forget pods of {','.join(sorted(nodes))}")
@@ -105,17 +105,17 @@ class World:
 
     def remove_leftovers_of_instances(self) -> list[str]:
         self.log.append("remains")
-        return self.remains
+        return self.leftovers
 
 
 class Time(Clock):
-    """A clock that moves only when somebody sleeps."""
+    """A clock that moves only in `sleep`."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        super().__init__(now=lambda: self.seconds, sleep=self.pass_by)
+        super().__init__(now=lambda: self.seconds, sleep=self.advance)
 
-    def pass_by(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.seconds += seconds
 
 
@@ -149,7 +149,7 @@ def drain(world: World, timeout: float = 600) -> list[str]:
     return lines
 
 
-def test_work_ends_before_machines_go_and_disks_after_them() -> None:
+def test_drain_deletes_jobs_then_nodes_then_volumes() -> None:
     world = busy()
     lines = drain(world)
     assert [entry.split("/")[0] for entry in world.log] == [
@@ -175,7 +175,7 @@ def test_work_ends_before_machines_go_and_disks_after_them() -> None:
     assert lines[-1].endswith("no node is left")
 
 
-def test_pods_that_outlive_their_machines_are_removed_but_for_those_of_nodes_that_stay() -> None:
+def test_drain_removes_pods_of_deleted_nodes_only() -> None:
     world = World({NODE_CLAIMS: ["small-a"], NODES: ["own", "gone"]}, ["i-1"])
     world.pods_of = {"gone": ["plugins/efa-1"], "own": ["plugins/efa-2"]}
     lines = drain(world)
@@ -183,19 +183,19 @@ def test_pods_that_outlive_their_machines_are_removed_but_for_those_of_nodes_tha
     assert any(line.endswith("removed pods of deleted nodes: plugins/efa-1") for line in lines)
 
 
-def test_nodes_that_nobody_saw_going_keep_their_pods() -> None:
+def test_drain_without_deleted_nodes_removes_no_pods() -> None:
     world = World({NODES: ["own"]}, [])
     drain(world)
     assert not [entry for entry in world.log if entry.startswith("forget")]
 
 
-def test_an_empty_cluster_is_drained_at_once() -> None:
+def test_drain_of_an_empty_cluster_is_immediate() -> None:
     world = World({}, [])
     assert drain(world) == ["0 s: no node is left"]
     assert world.log == ["remains"]
 
 
-def test_a_drain_that_was_stopped_is_run_again() -> None:
+def test_drain_after_a_failed_drain_finishes() -> None:
     world = busy()
     world.finishes = lambda kind: kind != PYTORCH_JOBS
     with pytest.raises(DrainError):
@@ -205,15 +205,17 @@ def test_a_drain_that_was_stopped_is_run_again() -> None:
     assert not any(names for kind, names in world.objects.items() if kind not in (NODES,))
 
 
-def test_pods_that_karpenter_would_wait_for_are_deleted() -> None:
+def test_drain_deletes_pods_that_block_karpenter() -> None:
     world = busy()
-    world.held = ["web/pinned"]
+    world.blocking_pods = ["web/pinned"]
     lines = drain(world)
     assert any("deleting pods that block nodes: web/pinned" in line for line in lines)
-    assert not [entry for entry in world.log if entry.startswith("terminate")], "Karpenter could do it"
+    assert not [entry for entry in world.log if entry.startswith("terminate")], (
+        "Karpenter ends the instances itself"
+    )
 
 
-def test_machines_are_terminated_by_tag_when_karpenter_does_not_finish() -> None:
+def test_drain_terminates_instances_if_karpenter_does_not_finish() -> None:
     world = busy()
     world.finishes = lambda kind: kind not in (NODE_CLAIMS, NODES, NODE_CLASSES)
     lines = drain(world)
@@ -224,9 +226,9 @@ def test_machines_are_terminated_by_tag_when_karpenter_does_not_finish() -> None
     assert any(line.startswith("300 s: Karpenter does not finish") for line in lines)
 
 
-def test_a_controller_that_is_down_is_not_waited_for() -> None:
+def test_drain_does_not_wait_for_a_stopped_controller() -> None:
     world = busy()
-    world.runs = False
+    world.is_controller_running = False
     world.finishes = lambda kind: kind not in (NODE_CLAIMS, NODES, NODE_CLASSES, NODE_POOLS)
     lines = drain(world)
     (down,) = [line for line in lines if "Karpenter is not running" in line]
@@ -235,13 +237,13 @@ def test_a_controller_that_is_down_is_not_waited_for() -> None:
     assert world.alive == []
 
 
-def test_a_node_class_that_karpenter_may_not_finish_is_released() -> None:
+def test_drain_releases_a_node_class_that_karpenter_leaves() -> None:
     world = busy()
     world.finishes = lambda kind: kind != NODE_CLASSES
-    world.remains = ["instance profile small"]
+    world.leftovers = ["instance profile small"]
     lines = drain(world)
     assert "release ec2nodeclasses/small" in world.log
-    assert world.log[-1] == "remains", "profiles are looked for once nothing holds them"
+    assert world.log[-1] == "remains", "instance profiles are removed after the node classes"
     assert any("removed instance profile small" in line for line in lines)
 
 
@@ -249,34 +251,32 @@ def test_a_node_class_that_karpenter_may_not_finish_is_released() -> None:
     ("kind", "released"),
     [(GANGS, "release torchrunjobs/team/a"), (QUEUES, "release torchrunqueues/training/research")],
 )
-def test_what_the_controller_of_torchrun_jobs_does_not_release_the_drain_does_after_two_minutes(
-    kind: Kind, released: str
-) -> None:
+def test_drain_releases_torchrun_objects_after_two_minutes(kind: Kind, released: str) -> None:
     world = busy()
     world.finishes = lambda each: each != kind
     lines = drain(world)
-    (told,) = [line for line in lines if f"releasing 1 {kind.plural}" in line]
-    assert 120 <= float(told.split(" s:")[0]) <= 122
+    (line,) = [line for line in lines if f"releasing 1 {kind.plural}" in line]
+    assert 120 <= float(line.split(" s:")[0]) <= 122
     assert world.log.index(released) < world.log.index("delete nodepools/small")
     assert world.names(GANGS) == world.names(QUEUES) == world.alive == []
 
 
-def test_jobs_end_before_the_queues_that_they_name() -> None:
+def test_drain_deletes_jobs_before_their_queues() -> None:
     world = busy()
-    seen: list[list[str]] = []
+    jobs_at_queue_deletion: list[list[str]] = []
     delete = world.delete
 
-    def watched(kind: Kind, name: str) -> None:
+    def record_jobs(kind: Kind, name: str) -> None:
         if kind == QUEUES:
-            seen.append(world.names(GANGS))
+            jobs_at_queue_deletion.append(world.names(GANGS))
         delete(kind, name)
 
-    world.delete = watched  # type: ignore[method-assign]
+    world.delete = record_jobs  # type: ignore[method-assign]
     drain(world)
-    assert seen == [[]]
+    assert jobs_at_queue_deletion == [[]]
 
 
-def test_a_cluster_that_is_gone_is_success_and_its_machines_end() -> None:
+def test_drain_of_a_missing_cluster_terminates_its_instances() -> None:
     world = World({}, ["i-9"])
     lines: list[str] = []
     run(None, world, timeout=60, say=lines.append, clock=Time())
@@ -284,13 +284,13 @@ def test_a_cluster_that_is_gone_is_success_and_its_machines_end() -> None:
     assert lines[0] == "0 s: the cluster does not exist; looking for its instances"
 
 
-def test_instances_without_a_claim_are_terminated_too() -> None:
+def test_drain_terminates_instances_without_a_claim() -> None:
     world = World({}, ["i-9"])
     drain(world)
     assert world.log == ["terminate i-9", "remains"]
 
 
-def test_nothing_is_released_while_a_machine_runs() -> None:
+def test_drain_releases_nothing_while_an_instance_runs() -> None:
     world = busy()
     world.finishes = lambda kind: kind not in (NODE_CLAIMS, NODE_CLASSES)
     world.terminates = False
@@ -300,27 +300,27 @@ def test_nothing_is_released_while_a_machine_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "message"),
     [
         (PYTORCH_JOBS, r"pytorchjobs do not end: train-r1 \(namespace training\)"),
         (SERVICES, r"services do not end: web/front"),
     ],
 )
-def test_what_does_not_end_is_named_and_no_machine_goes_before_it(kind: Kind, told: str) -> None:
+def test_drain_names_a_blocking_object_and_keeps_the_nodes(kind: Kind, message: str) -> None:
     world = busy()
     world.finishes = lambda each: each != kind
-    with pytest.raises(DrainError, match=told):
+    with pytest.raises(DrainError, match=message):
         drain(world)
     assert "delete nodepools/small" not in world.log
 
 
-def test_pods_that_mount_a_disk_end_before_its_claim_is_waited_for() -> None:
-    """They may be on system nodes, which the drain leaves alone, and an operator may make them anew."""
+def test_drain_deletes_users_of_a_volume_before_its_claim() -> None:
+    """The pods may run on system nodes, which the drain keeps, and an operator may create them again."""
     world = busy()
     world.users = [["deployments web/front", "pods web/shell"], [], ["statefulsets web/base"]]
     lines = drain(world)
-    said = [line.partition(": ")[2] for line in lines if "volume" in line]
-    assert said == [
+    messages = [line.partition(": ")[2] for line in lines if "volume" in line]
+    assert messages == [
         "deleting what mounts volumes: deployments web/front, pods web/shell",
         "deleting volume claims: training/data",
         "deleting what mounts volumes: statefulsets web/base",
@@ -328,21 +328,25 @@ def test_pods_that_mount_a_disk_end_before_its_claim_is_waited_for() -> None:
     assert world.names(VOLUMES) == []
     first = world.log.index("end users of training/data")
     assert first < world.log.index("delete persistentvolumeclaims/training/data")
-    assert first > world.log.index("delete nodeclaims/small-b"), "the machines' pods went with them"
+    assert first > world.log.index("delete nodeclaims/small-b"), (
+        "the pods of the nodes are deleted with the nodes"
+    )
 
 
-def test_a_claim_that_a_pod_does_not_let_go_of_is_told_after_three_minutes() -> None:
+def test_drain_reports_a_mounted_claim_after_three_minutes() -> None:
     world = busy()
     world.users = [["pods web/shell"], *[[]] * 1000]
     lines = drain(world)
-    (began,) = [line for line in lines if line.endswith("deleting what mounts volumes: pods web/shell")]
-    (told,) = [line for line in lines if "volumes are left; delete them in the account: pv-1" in line]
-    assert float(told.split(" s:")[0]) - float(began.split(" s:")[0]) == 180
+    (start,) = [line for line in lines if line.endswith("deleting what mounts volumes: pods web/shell")]
+    (end,) = [line for line in lines if "volumes are left; delete them in the account: pv-1" in line]
+    assert float(end.split(" s:")[0]) - float(start.split(" s:")[0]) == 180
     assert any("waiting for 1 volume: pv-1" in line for line in lines)
-    assert world.log.count("delete persistentvolumeclaims/training/data") == 90, "one made anew goes, too"
+    assert world.log.count("delete persistentvolumeclaims/training/data") == 90, (
+        "a claim that is created again is deleted, too"
+    )
 
 
-def test_a_disk_that_no_driver_removes_is_told_and_does_not_stop_the_drain() -> None:
+def test_drain_reports_a_volume_without_a_driver_and_continues() -> None:
     world = busy()
     world.finishes = lambda each: each != VOLUMES
     lines = drain(world)
@@ -350,12 +354,12 @@ def test_a_disk_that_no_driver_removes_is_told_and_does_not_stop_the_drain() -> 
     assert world.names(NODE_CLASSES) == []
 
 
-def test_a_long_wait_reports_what_is_left_with_the_seconds() -> None:
+def test_drain_reports_the_remaining_objects_while_it_waits() -> None:
     world = busy()
     world.finishes = lambda kind: kind != PODS
     lines: list[str] = []
     with pytest.raises(DrainError, match="pods do not end"):
         run(world, world, timeout=40, say=lines.append, clock=Time())
     waits = [line for line in lines if "waiting for 1 pods" in line]
-    assert len(waits) == 2, "one line in fifteen seconds"
+    assert len(waits) == 2, "one line every fifteen seconds"
     assert waits[-1] == "32 s: waiting for 1 pods: hold-r1-0"
