@@ -69,7 +69,7 @@ UNITS_TOGETHER = dict.fromkeys(
     ),
     "shipped stacks",
 )
-# Whoever begins with the longest ends first; the order within the main job's story
+# Starting with the longest shortens the whole run; the order within the main job's story
 # tests/integration/local/conftest.py sets.
 LONGEST = (
     "second stack",
@@ -124,9 +124,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What imported modules are made of stays to the end: the garbage collector need not look at it again.
+    """Freeze the objects of imported modules: they live to the end, so collection can skip them.
 
-    Nor need it look after each 700 new objects, Python's default: the registrations of one stack are 60,000.
+    Also collect less often than after each 700 new objects, Python's default: one stack registers 60,000.
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)

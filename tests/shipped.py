@@ -16,6 +16,6 @@ def shipped() -> list[str]:
 
 
 def config_of(stack: str) -> dict[str, Any]:
-    """Return the settings of a stack file, as it is written."""
+    """Return the unchanged settings of a stack file."""
     config: dict[str, Any] = stack_files.read(stack_files.find(stack))["config"]
     return config

@@ -30,7 +30,7 @@ KEEPER = "keeper"
 
 
 class WorldError(Exception):
-    """The world could not do what it was told; not a finding about the program."""
+    """The world could not perform a requested step; not a finding about the program."""
 
 
 class World:

@@ -37,7 +37,7 @@ def polling(request: Request, seed: int) -> Outcome:
             world.keep("hold", request.max_nodes)
             world.advance(TICK)
     world.decided, world.wanted = True, ready
-    starts = [world.begun(ready)] if ready else []
+    starts = [world.start(ready)] if ready else []
     world.remove("hold")
     gathered = _gathered(world, ready) if starts else None
     trained = gathered is not None and gathered < math.inf and _trained(world)
@@ -69,7 +69,7 @@ def elastic(request: Request, seed: int) -> Outcome:
     """Baseline B: a PyTorchJob with elasticPolicy MIN to MAX and nothing else.
 
     Its MAX workers pend and make Karpenter buy; lost ones are replaced. torchrun's rules: a world begins when MAX
-    workers are there, or MIN and no more came within the last call; whoever comes or goes later restarts all of them,
+    workers are there, or MIN and no more came within the last call; a later arrival or departure restarts all workers,
     by a rendezvous with a last call of its own. In its favour no progress is lost by a restart, and a worker on a node
     that is not Ready or is cordoned by now trains on. It has no deadline: what does not end is cut off where a trace
     of the launcher has to have ended.
@@ -94,6 +94,6 @@ def elastic(request: Request, seed: int) -> Outcome:
         closes = world.now + LAST_CALL_SECONDS if closes is None else closes
         if len(here) == request.max_nodes or world.now >= closes:
             world.members = here
-            starts.append(world.begun(len(here), here))
+            starts.append(world.start(len(here), here))
     world.run_out()
     return world.outcome(starts, trained=left <= 0, restarts=restarts, by_arrival=by_arrival)

@@ -89,7 +89,7 @@ def at_most(process: ApiProcess, nodes: int, pods: int = 0) -> tuple[float, floa
 
 
 def at_hold_end(process: ApiProcess, hold: float) -> float:
-    """Seconds from the end of a hold window of so many seconds, with two of four nodes, to the answer."""
+    """Return the seconds from the end of a hold window to the answer, with two of four nodes."""
     request = sized(SMALL, min_nodes=2, hold_seconds=hold)
     with process.server() as server, closing(TimedGateway(server.client())) as gateway:
         server.call(api_process.put_nodes, 2)

@@ -72,7 +72,7 @@ def started(server: Server, folder: Path, output: Path) -> subprocess.Popen[byte
 def peak(process: ApiProcess) -> tuple[float, float]:
     """Megabytes (10**6 bytes): resident while it waits, and at most, until after the submit of all nodes.
 
-    The submit reads everything anew, beside what is kept already.
+    The submit reads everything again, beside what is cached already.
     """
     with process.server() as server, tempfile.TemporaryDirectory() as name:
         folder, output = Path(name), Path(name) / "said"

@@ -122,7 +122,7 @@ class Scale:
         return self.warm_up + self.turns * self.steps + (2 * self.turns + 2) * self.saved_steps + 1
 
 
-# A save is to have most of its turn, which would otherwise end with the copy just begun.
+# A save is to have most of its turn, which would otherwise end with the copy just started.
 WHOLE = Scale("gpt-124M", 32, turns=9, steps=20, warm_up=10, saved_steps=100, before_save=10, matrix=8192)
 TINY = Scale("gpt-tiny", 1, turns=7, steps=2, warm_up=1, saved_steps=6, before_save=2, matrix=256)
 

@@ -16,7 +16,7 @@ DRAWS = 10_000
 
 @dataclass(frozen=True)
 class Interval:
-    """The median of ratios, and the bounds that hold 95 % of the medians of samples drawn anew from them."""
+    """The median of ratios, and the bounds that hold 95 % of the medians of resamples."""
 
     low: float
     median: float

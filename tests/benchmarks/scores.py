@@ -75,7 +75,7 @@ def world_figures(trios: Sequence[Trio]) -> Iterator[Figure | Note]:
 
 
 def worlds(outcomes: Sequence[Outcome]) -> str:
-    """The trainings that were begun, in words."""
+    """Describe the started runs."""
     starts = [start for outcome in outcomes for start in outcome.starts]
     waits = [outcome.gathered for outcome in outcomes if outcome.gathered is not None]
     late = sum(seconds > LATE_SECONDS for seconds in waits)
@@ -83,7 +83,7 @@ def worlds(outcomes: Sequence[Outcome]) -> str:
     restarts = sum(outcome.restarts for outcome in outcomes)
     arrivals = sum(outcome.by_arrival for outcome in outcomes)
     parts = [
-        f"{len(starts)} begun",
+        f"{len(starts)} started",
         f"{sum(start.wrong for start in starts)} wrong ({sum(start.below for start in starts)} below MIN)",
         f"{late} without all workers after {LATE_SECONDS:.0f} s, {never} for good" if waits else "",
         f"{restarts} restarts ({arrivals} by arrivals)",

@@ -76,7 +76,7 @@ class Bare:
 
 
 def main(output: Path, tiny: bool) -> None:
-    """Turns of both in an order drawn anew for each pair, and of the bare loop against itself."""
+    """Turns of both in a random order for each pair, and of the bare loop against itself."""
     config, steps = (replace(CONFIG, batch_size=2), 1) if tiny else (CONFIG, STEPS)
     with joined(config) as own:
         world = own.world

@@ -1,4 +1,4 @@
-"""What a trace of the launcher's unit tests is judged by here: the worlds that were started, and machines that idle."""
+"""Metrics of a trace of the launcher's unit tests: the worlds that were started, and idle nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FINISHED = ("Succeeded", "Failed")
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """A training of `nodes` workers, begun when `usable` machines could take one in truth."""
+    """A run of `nodes` workers that started when `usable` nodes could run one."""
 
     nodes: int
     usable: int
@@ -27,7 +27,7 @@ class Start:
 
     @property
     def wrong(self) -> bool:
-        """Whether it is another world than MIN to MAX of the machines that were there."""
+        """Whether the world differs from MIN to MAX of the usable nodes."""
         return self.nodes != min(self.usable, self.most) or self.below
 
     @property
@@ -41,8 +41,8 @@ class Outcome:
     """One trace under one way to start a training. `idle` is in node-seconds.
 
     `reached` says whether MIN machines were usable before the decision, and `trained` whether a training ran to its
-    end. `gathered` is how many seconds after the submit all workers ran: infinite for never, None where a world is only
-    begun with workers that run. A restart stops workers that train; those `by_arrival` are for a machine that came.
+    end. `gathered` is how many seconds after the submit all workers ran: infinite for never, None where a world only
+    starts with running workers. A restart stops running workers; `by_arrival` counts those for a new node.
     """
 
     starts: tuple[Start, ...]
@@ -56,13 +56,12 @@ class Outcome:
 
 @dataclass
 class TalliedWorld(World):
-    """A world that adds up what its machines idle.
+    """A world that adds up the idle time of its nodes.
 
-    Idle is a machine that is usable and has no training on it, and each one that is surplus: more than are `wanted`,
-    also while it boots. Wanted are MAX while a run waits, as many as there are workers once a training is submitted,
-    and none after its end. A machine that pods of others use does not idle. Machines that stood there before the run
-    count like those that it buys. Who drives this world says what it has `decided`, what is `wanted`, and which
-    machines an elastic training has as its `members`.
+    A usable node without a worker is idle. So is each surplus node above `wanted`, also while it boots. `wanted` is
+    MAX while a run waits, the number of workers once the job is submitted, and 0 after its end. A node that runs
+    other pods is not idle. Nodes from before the run count like new ones. The caller sets `decided`, `wanted` and
+    the `members` of an elastic job.
     """
 
     idle: float = 0.0
@@ -90,7 +89,7 @@ class TalliedWorld(World):
         return [name for name, one in self.machines.items() if one.pool == pool and one.usable(self.now)]
 
     def trained_on(self) -> frozenset[str]:
-        """The machines with a worker of a training that runs."""
+        """Return the nodes with a worker of the current job."""
         if self.training is None or self.training["status"]:
             return self.members
         workers = (pod for name, pod in self.pods.items() if name.startswith("w-"))
@@ -122,12 +121,12 @@ class TalliedWorld(World):
                 pod["metadata"]["deletionTimestamp"] = "now"
 
     def placed(self) -> frozenset[str]:
-        """The machines that have a worker."""
+        """Return the nodes that have a worker."""
         workers = [pod for name, pod in self.pods.items() if name.startswith("w-")]
         return frozenset(pod["spec"]["nodeName"] for pod in workers if pod["spec"].get("nodeName"))
 
-    def begun(self, nodes: int, also: Iterable[str] = ()) -> Start:
-        """A training that begins now on so many nodes; `also` are machines that count though they are not usable."""
+    def start(self, nodes: int, also: Iterable[str] = ()) -> Start:
+        """Start a run on `nodes` nodes now; `also` names unusable nodes that count as well."""
         usable = {*self.usable(self.request.pool.name), *also}
         return Start(
             nodes=nodes, usable=len(usable), least=self.request.min_nodes, most=self.request.max_nodes
@@ -138,7 +137,7 @@ class TalliedWorld(World):
         return self.now - EPOCH
 
     def run_out(self) -> None:
-        """The time after a run: nothing is held, nothing goes wrong any more, machines that are empty go."""
+        """Advance past the run: no placeholders, no more faults, and empty nodes are removed."""
         self.decided, self.wanted, self.trouble, self.members = True, 0, 0.0, frozenset()
         self.remove("hold")
         self.remove("w")

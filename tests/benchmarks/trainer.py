@@ -152,7 +152,7 @@ def ends(place: Path) -> dict[str, list[float]]:
 
 
 def end_rows(found: Mapping[str, list[float]]) -> Iterator[Figure | Note]:
-    """How soon a training is at its end, and at its first step."""
+    """Time to the end of a run and to its first step."""
     cold, resumed = middle(found["cold"]), middle(found["resumed"])
     yield Figure(
         name="SIGTERM to the end, 0.5 GB of state, longest", value=max(found["stopped"]), limit=10, unit="s"

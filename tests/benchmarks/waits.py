@@ -156,6 +156,6 @@ def quiet_figures(short: Counter[str], long: Counter[str]) -> Iterator[Figure | 
 
 def summarize(calls: Counter[str]) -> str:
     return (
-        f"{calls.total()}: {calls['lease']} renewals of the Lease, {calls['watch']} watches begun,"
+        f"{calls.total()}: {calls['lease']} renewals of the Lease, {calls['watch']} watches started,"
         f" {calls['other']} others"
     )

@@ -151,7 +151,7 @@ class Place:
             put(before["limits"], before["disruption"]["consolidateAfter"])
 
     def fresh_karpenter(self) -> None:
-        """Karpenter begins anew, and knows of no refusal any more, which it else remembers for three minutes."""
+        """Restart Karpenter, so that it forgets refusals, which it otherwise remembers for three minutes."""
         label = "app.kubernetes.io/name=karpenter"
         old = {pod["metadata"]["uid"] for pod in self.items(KARPENTER, label)}
         for pod in self.items(KARPENTER, label):

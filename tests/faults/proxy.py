@@ -4,7 +4,7 @@ Requests keep their own `Authorization`, so that the API server's own rights hol
 what comes back is relayed byte by byte as it comes: watches stream.
 
 Counted as writes are POST, PUT, PATCH and DELETE, of whatever: Events and renewals of Leases are among them. They are
-numbered from 1 in the order in which they arrive, those that are tried again anew.
+numbered from 1 in the order in which they arrive, each retry under a new number.
 """
 
 from __future__ import annotations

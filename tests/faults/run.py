@@ -68,7 +68,7 @@ class Run:
         job["metadata"] = {"name": f"launch-{self.id}", "namespace": SPACE}
         job["spec"]["suspend"] = True
         self.place.api.request("POST", JOBS, body=job)
-        self._looker = threading.Thread(target=self._look, daemon=True)
+        self._looker = threading.Thread(target=self._sample, daemon=True)
         self._looker.start()
         return self
 
@@ -76,7 +76,7 @@ class Run:
         for launcher in self._launched:
             launcher.kill()
         self.proxy.plan()
-        # First, so that no pod is made anew.
+        # First, so that no pod is recreated.
         self.place.delete(f"{PYTORCH_JOBS}/train-{self.id}")
         self.place.delete(f"{JOBS}/launch-{self.id}")
         until(lambda: not self.pods(), f"the pods of run {self.id} are gone")
@@ -90,7 +90,7 @@ class Run:
         self._launched.append(launched)
         return launched
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         while not self._stop.wait(LOOK_SECONDS):
             with suppress(ApiError, ApiUnavailable):
                 held = [pod for pod in self.placeholders() if "deletionTimestamp" not in pod["metadata"]]
@@ -98,7 +98,7 @@ class Run:
                 claims = {claim["metadata"]["uid"] for claim in self.place.claims()}
                 self.bought |= claims - self._known
 
-    # -- what there is of it
+    # -- objects of the run
 
     def pods(self, role: str = "") -> list[JsonObject]:
         """Its pods, of one role where that is given."""
@@ -132,9 +132,9 @@ class Run:
         return sum(call.method == "POST" and call.path == path and call.status == 201 for call in self.writes)
 
     @staticmethod
-    def is_waiting(launcher: Launched, *told: str) -> bool:
-        """Whether it waits, and says all of this."""
-        return all(each in launcher.last for each in ("state=waiting", *told))
+    def is_waiting(launcher: Launched, *fragments: str) -> bool:
+        """Whether the launcher waits and its last line contains all fragments."""
+        return all(each in launcher.last for each in ("state=waiting", *fragments))
 
     def stays_unsubmitted(self, seconds: float) -> None:
         """Look for this long that there is no PyTorchJob."""

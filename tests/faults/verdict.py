@@ -35,11 +35,11 @@ class Leavings:
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A training that is over. `nodes` is the size that stands on its PyTorchJob, None where there is none.
+    """A finished run. `nodes` is the size in its PyTorchJob, None without a PyTorchJob.
 
     `made` is how many PyTorchJobs the API made for the run, `counted` what the launcher that submitted said, None where
-    it was killed before it could. `places` are the workers' nodes, and `worlds` the sizes of the world that they were
-    told.
+    it was killed before it could. `places` are the workers' nodes, and `worlds` the world sizes that
+    they received.
     """
 
     code: int
@@ -52,7 +52,7 @@ class Trained:
 
     @property
     def wrongs(self) -> list[str]:
-        """Empty where exactly the machines that were counted trained, one worker on each, once."""
+        """Empty if exactly the counted nodes ran one worker each, once."""
         found = [] if self.code == 0 else [f"exit code {self.code}"]
         if self.made != 1:
             found.append(f"{self.made} PyTorchJobs were made")

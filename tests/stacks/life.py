@@ -82,14 +82,14 @@ class Life:
         assert answer.returncode == 0, f"kubectl {' '.join(arguments)}: {answer.stderr}"
         return answer.stdout
 
-    def kept(self, pool: dict[str, Any]) -> int:
+    def warm_nodes(self, pool: dict[str, Any]) -> int:
         """How many machines of the pool are kept without a job, each by a running pod of the stack."""
         chosen = f"trainyard.dev/role=warm,trainyard.dev/pool={pool['name']}"
         pods = self.get("pods", "--all-namespaces", "--selector", chosen)
         return len({pod["spec"]["nodeName"] for pod in pods if pod["status"]["phase"] == "Running"})
 
     def await_kept(self, pool: dict[str, Any]) -> None:
-        """Wait for the machines that a pool keeps and for their devices: no resource of `up` waits for either.
+        """Wait for the pool's warm nodes and for their devices: no resource of `up` waits for either.
 
         After the time they are as they are, which the caller judges.
         """
@@ -97,14 +97,14 @@ class Life:
         while time.monotonic() < deadline:
             shown = [node["status"]["allocatable"] for node in self.nodes(pool)]
             is_complete = all(
-                each.get(name) == number for each in shown for name, number in wanted(pool).items()
+                each.get(name) == number for each in shown for name, number in expected_devices(pool).items()
             )
-            if is_complete and self.kept(pool) >= pool.get("warmNodes", 0):
+            if is_complete and self.warm_nodes(pool) >= pool.get("warmNodes", 0):
                 return
             time.sleep(1)
 
     def system_nodes(self) -> list[str]:
-        """The types of the machines that run what the cluster itself needs, one each."""
+        """Return the instance type of each system node."""
         nodes = self.get("nodes", "--selector", "trainyard.dev/role=system")
         return [node["metadata"]["labels"]["node.kubernetes.io/instance-type"] for node in nodes]
 
@@ -121,7 +121,7 @@ class Life:
 
     def buy(self, pool: dict[str, Any]) -> None:
         """Have Karpenter buy one machine of a pool that no run and no setting has bought one of."""
-        self.apply(holder(pool["name"], wanted(pool)))
+        self.apply(holder(pool["name"], expected_devices(pool)))
         try:
             self.kubectl("wait", "pod/holder", "--for=condition=Ready", f"--timeout={MACHINE_SECONDS}s")
         except AssertionError as error:
@@ -146,7 +146,7 @@ class Life:
             s3.delete_bucket(Bucket=name)
 
 
-def wanted(pool: dict[str, Any]) -> dict[str, str]:
+def expected_devices(pool: dict[str, Any]) -> dict[str, str]:
     """The devices that a machine of the pool shows, by the names that pods ask for."""
     kind = TYPES[pool["instanceType"]]
     devices = {kind.resource: str(kind.accelerators)} if kind.accelerators else {}
@@ -164,6 +164,6 @@ def differences(pool: dict[str, Any], node: dict[str, Any], instance: dict[str, 
         ("zone", placement["AvailabilityZone"], pool["zone"]),
         ("reserved", "CapacityReservationId" in instance, is_reserved),
         ("placement group", bool(placement.get("GroupName")), pool.get("placementGroup", False)),
-        *((name, allocatable.get(name), count) for name, count in wanted(pool).items()),
+        *((name, allocatable.get(name), count) for name, count in expected_devices(pool).items()),
     ]
     return [f"{here}: {what} is {is_so}, not {said}" for what, is_so, said in facts if is_so != said]

@@ -1,4 +1,4 @@
-"""What a stack that is up has to show besides its machines: its judges, volume, jobs, pods and accounts."""
+"""Checks of a deployed stack beyond its nodes: policies, volume, jobs, pods and accounts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.identity.session import AUDIENCE, ROLE_ANNOTATION, assumed, is_denied
 from tests.integration.policy import checkov
-from tests.stacks.life import MACHINE_SECONDS, Life, wanted
+from tests.stacks.life import MACHINE_SECONDS, Life, expected_devices
 from tests.stacks.pods import gang, ring
 from trainyard.cli.engine import ROOT
 from trainyard.policies import waivers
@@ -27,12 +27,12 @@ PROBE = "probe"
 
 def faults(life: Life, folder: Path) -> list[str]:
     """All that a stack does not show of what its file says, a line each; `folder` is for checkov's files."""
-    return [line for look in LOOKS for line in _told(look, life)] + _told(
+    return [line for look in LOOKS for line in _findings(look, life)] + _findings(
         lambda each: not_waived(each, folder), life
     )
 
 
-def _told(look: Callable[[Life], Iterator[str]], life: Life) -> list[str]:
+def _findings(look: Callable[[Life], Iterator[str]], life: Life) -> list[str]:
     """What one look finds; a kubectl that failed is a finding too."""
     try:
         return list(look(life))
@@ -77,9 +77,9 @@ def mounted(life: Life) -> Iterator[str]:
         return
     wait = ("--for=condition=Ready", f"--timeout={MACHINE_SECONDS}s")
     life.kubectl("wait", f"pod/{MOUNT_POD}", "-n", TRAINING, *wait)
-    told = life.kubectl("logs", MOUNT_POD, "-n", TRAINING, "--container", "prove").splitlines()
-    if told[-1:] != [f"written and read on {lustre['mountPath']}"]:
-        yield f"pod/{MOUNT_POD} is there, but the log of its proof ends with {told[-1:]}"
+    output = life.kubectl("logs", MOUNT_POD, "-n", TRAINING, "--container", "prove").splitlines()
+    if output[-1:] != [f"written and read on {lustre['mountPath']}"]:
+        yield f"pod/{MOUNT_POD} is there, but the log of its proof ends with {output[-1:]}"
     yield from _entered(life, lustre["mountPath"], volume["spec"]["csi"]["volumeHandle"])
 
 
@@ -106,7 +106,7 @@ def jobs_of_mpi(life: Life) -> Iterator[str]:
     if not life.made.settings.get("trainyard:mpi"):
         return
     pool = life.pools[0]
-    life.apply(ring(pool["name"], wanted(pool), WORKERS, TRAINING))
+    life.apply(ring(pool["name"], expected_devices(pool), WORKERS, TRAINING))
     launcher, *workers = "ring-launcher", "ring-worker-0", "ring-worker-1"
     try:
         pods = _running(life, (launcher, *workers))
@@ -136,7 +136,7 @@ def queues(life: Life) -> Iterator[str]:
             ended = "--for=jsonpath={.status.phase}=Succeeded"
             life.kubectl("wait", "torchrunjob/gang", *where, ended, f"--timeout={MACHINE_SECONDS}s")
             workers = life.get("pods", *where, "--selector", "torchrun-job-name=gang")
-            yield from _gang(name, workers, nodes, wanted(pool))
+            yield from _gang(name, workers, nodes, expected_devices(pool))
         finally:
             life.kubectl("delete", "torchrunjob/gang", *where, "--wait")
 
@@ -172,14 +172,14 @@ def _running(life: Life, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def debugging(life: Life) -> Iterator[str]:
-    """The pod with network tools: whoever enters it finds a Service by its name, and reaches it."""
+    """The pod with network tools: a shell in it resolves a Service by its name, and reaches it."""
     if not life.made.settings.get("trainyard:debugPod"):
         return
     _running(life, (DEBUG_POD,))
     address = life.one("service", "kubernetes", "-n", "default")["spec"]["clusterIP"]
-    told = _inside(life, DEBUG_POD, "nslookup", API)
-    if f"Address: {address}" not in told.splitlines():
-        yield f"pod/{DEBUG_POD} finds {API} elsewhere than at {address}: {told}"
+    output = _inside(life, DEBUG_POD, "nslookup", API)
+    if f"Address: {address}" not in output.splitlines():
+        yield f"pod/{DEBUG_POD} finds {API} elsewhere than at {address}: {output}"
     _inside(life, DEBUG_POD, "nc", "-z", API, "443")
 
 

@@ -53,7 +53,7 @@ def machines(life: Life) -> None:
     assert life.system_nodes() == [system["instanceType"]] * system["count"]
     for pool in life.pools:
         life.await_kept(pool)
-        assert life.kept(pool) == pool.get("warmNodes", 0)
+        assert life.warm_nodes(pool) == pool.get("warmNodes", 0)
         if not life.nodes(pool):
             life.buy(pool)
         found = [differences(pool, node, life.instance(node)) for node in life.nodes(pool)]

@@ -39,7 +39,7 @@ INTENDED: Final = (
         resource=PROOF.format(kind="(batch/v1:Job|core/v1:Pod)"),
         how=How.REPLACED,
         paths=("spec",),
-        reason="It holds no data and nothing waits for it; whoever is in it is thrown out. Its image is the trainer's, "
+        reason="It holds no data and nothing waits for it; open shells in it end. Its image is the trainer's, "
         "named by its digest, so that each new trainer starts another one, which proves that it can use the mount.",
     ),
     Intended(
@@ -51,7 +51,7 @@ INTENDED: Final = (
         resource=r"trainyard:training:DebugPod\$kubernetes:core/v1:Pod::network-debug",
         how=How.DELETED,
         reason="A StatefulSet's pod, network-debug-0, does the same in its place and outlives its node; it holds no "
-        "data and nothing waits for it; whoever is in the old one is thrown out.",
+        "data and nothing waits for it; open shells in the old one end.",
     ),
     Intended(
         resource=r"trainyard:identity:NodeRoles\$aws:iam/rolePolicyAttachment:RolePolicyAttachment::"

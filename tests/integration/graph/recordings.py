@@ -73,7 +73,7 @@ def _options(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _chosen(state: Mapping[str, Any]) -> list[str]:
-    """The names that the provider made up for a resource. Others are told them, too: an attachment its role's."""
+    """Return the provider-generated names of a resource. Other resources use them, too: an attachment its role's."""
     inputs = state.get("inputs") or {}
     return [
         str(inputs[key]) for key in inputs.get(CHOSEN) or [] if RANDOM_END.search(str(inputs.get(key, "")))
@@ -92,7 +92,7 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
 def _inputs(state: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs that count, plain, with the engine's mark for whatever is secret or not known."""
     known = _marked(plain(state.get("inputs") or {}))
-    return without(_telling(str(state["type"]), known), state.get("ignoreChanges") or [])
+    return without(_replacement_inputs(str(state["type"]), known), state.get("ignoreChanges") or [])
 
 
 def _marked(value: Any) -> Any:
@@ -103,7 +103,7 @@ def _marked(value: Any) -> Any:
     return UNKNOWN if value is NOT_KNOWN else value
 
 
-def _telling(kind: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _replacement_inputs(kind: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Inputs that can force a replacement. What is nobody's to compare (documents, tags, code) is left out."""
     if kind in HANDLERS:
         left_out = {"tags", "tagsAll", *HANDLERS[kind].documents}

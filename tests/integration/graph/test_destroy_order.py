@@ -105,7 +105,7 @@ ORDER = [
     (NODES, CNI),  # pods of the last minute end by it, and their interfaces with them
     (CLUSTER, REMAINS),  # what a cluster leaves is looked for when it is gone
     (NODES, REMAINS),
-    (CLUSTER, LOGS),  # a control plane would make its group anew
+    (CLUSTER, LOGS),  # a control plane would recreate its group
     (LOGS, REMAINS),  # and entries that are late do
     (REMAINS, "aws:ec2/subnet:Subnet"),  # and before its network goes
     (INSIDE, ENTRY),  # without an entry nobody deletes anything there

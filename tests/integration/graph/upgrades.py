@@ -34,7 +34,7 @@ from tests.integration.graph.recordings import RELEASE, Recording
 NO_CLUSTER: Final = "{}"
 # Packages none of whose resources is ever replaced for its inputs, with the reason.
 IN_PLACE: Final = {
-    "docker-build": "an image is built anew and pushed to another tag; earlier ones stay in their repository "
+    "docker-build": "an image is rebuilt and pushed to another tag; earlier ones stay in their repository "
     "(github.com/pulumi/pulumi-docker-build, provider/internal/image.go, Diff)",
     "pulumi": "a provider's settings are those of its cluster or account, and the cluster is judged itself",
 }

@@ -113,7 +113,7 @@ def test_a_world_is_wrong_that_is_not_min_to_max_of_the_usable_machines(found: S
     assert bool(missed(scores.world_figures(ours))) is wrong
 
 
-def test_the_wrong_worlds_of_a_baseline_are_told_and_not_judged() -> None:
+def test_baseline_wrong_worlds_are_reported_not_scored() -> None:
     late = outcome(0.0, start(3, 2), start(1, 1), gathered=61.0)
     never = outcome(0.0, start(3, 2), gathered=math.inf)
     rows = [trio(outcome(), late), trio(outcome(), never)] + [trio(outcome(), outcome())] * 198
@@ -121,7 +121,7 @@ def test_the_wrong_worlds_of_a_baseline_are_told_and_not_judged() -> None:
     assert missed(iter(found)) == []
     text = next(row.text for row in found if isinstance(row, Note) and row.name == "worlds: baseline A")
     assert text.startswith(
-        "3 begun, 3 wrong (1 below MIN), 2 without all workers after 60 s, 1 for good, 0 restarts"
+        "3 started, 3 wrong (1 below MIN), 2 without all workers after 60 s, 1 for good, 0 restarts"
     )
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.unit
 
 
 class Calm(TalliedWorld):
-    """Machines that come when `arrivals` says, in seconds after the begin; ready then, whole `whole` seconds later.
+    """Nodes arrive at `arrivals`, in seconds after the start: ready at once, complete `whole` seconds later.
 
     The one at index `lost` goes at that moment. Nothing else happens by itself.
     """

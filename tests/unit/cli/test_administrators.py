@@ -24,7 +24,7 @@ def account(deployer: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
     return deployer
 
 
-def given(cluster: Any) -> list[str]:
+def administrator_arns(cluster: Any) -> list[str]:
     said: list[str] = []
     with_given({"config": {"aws:region": REGION, "trainyard:cluster": cluster}}, said.append)
     return said
@@ -32,25 +32,25 @@ def given(cluster: Any) -> list[str]:
 
 def test_users_and_roles_are_made_with_their_paths_and_found_the_next_time(account: Cloud) -> None:
     people = [f"{OURS}:role/platform", f"{OURS}:role/team/a/ops", f"{OURS}:user/ada", DEPLOYER]
-    said = given({"administrators": people})
+    said = administrator_arns({"administrators": people})
     there = "created in the emulated account, because the stack file names it as existing"
     assert said == [f"{there}: {arn.split(':')[5].split('/')[0]} {arn}" for arn in people[:3]]
     account.cluster()
     eks = account.client("eks")
     for arn in people[:3]:
         eks.create_access_entry(clusterName="main", principalArn=arn)
-    assert given({"administrators": people}) == []
+    assert administrator_arns({"administrators": people}) == []
 
 
 def test_people_of_another_account_are_not_made(account: Cloud) -> None:
     before = len(account.client("iam").list_roles()["Roles"])
-    assert given({"administrators": ["arn:aws:iam::999999999999:role/platform"]}) == []
+    assert administrator_arns({"administrators": ["arn:aws:iam::999999999999:role/platform"]}) == []
     assert len(account.client("iam").list_roles()["Roles"]) == before
 
 
 @pytest.mark.parametrize("named", ["platform", [3], ["platform"], [f"{OURS}:role/"], None])
 def test_what_is_written_wrongly_is_left_for_the_program_to_refuse(account: Cloud, named: Any) -> None:
-    assert given({"administrators": named}) == []
+    assert administrator_arns({"administrators": named}) == []
 
 
 @pytest.mark.parametrize("stack", shipped())
@@ -58,7 +58,7 @@ def test_every_shipped_stack_files_administrators_exist_once_they_are_given(
     account: Cloud, stack: str
 ) -> None:
     cluster = stack_file(stack)["trainyard:cluster"]
-    given(cluster)
+    administrator_arns(cluster)
     account.cluster()
     for arn in cluster["administrators"]:
         if arn != DEPLOYER:

@@ -75,7 +75,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "message"),
     [
         (aws_commands.program.NOT_ASKED, r"AWS could not be asked for stack dev, .* add CLOUD=local$"),
         (1, "make up STACK=dev PREFLIGHT=no$"),
@@ -83,11 +83,11 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=("not asked", "something is missing"),
 )
 def test_preflight_that_fails_stops_up_before_the_engine(
-    code: int, told: str, checked: None, pulumi: Path, monkeypatch: pytest.MonkeyPatch
+    code: int, message: str, checked: None, pulumi: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = subprocess.CompletedProcess([], code)
     monkeypatch.setattr(aws_commands.program.subprocess, "run", lambda *_words, **_options: ended)
-    with pytest.raises(CommandError, match=told):
+    with pytest.raises(CommandError, match=message):
         aws_commands.up("dev")
     assert not pulumi.exists()
 
@@ -139,7 +139,7 @@ SIGN_IN = "sign in (README, step 3); for the local cloud add CLOUD=local"
 
 @pytest.mark.parametrize("called", COMMANDS, ids=NAMES)
 @pytest.mark.parametrize(
-    ("current", "told"),
+    ("current", "message"),
     [
         (None, f"pulumi is not logged in to the backend with the stack's state: {SIGN_IN}"),
         ("", f"pulumi is not logged in to the backend with the stack's state: {SIGN_IN}"),
@@ -148,13 +148,18 @@ SIGN_IN = "sign in (README, step 3); for the local cloud add CLOUD=local"
     ids=("never logged in", "logged out", "no credentials"),
 )
 def test_commands_without_login_say_how_to_sign_in(
-    current: str | None, told: str, called: Callable[[], int], signed_out: Path, pulumi: Path, tmp_path: Path
+    current: str | None,
+    message: str,
+    called: Callable[[], int],
+    signed_out: Path,
+    pulumi: Path,
+    tmp_path: Path,
 ) -> None:
     if current is not None:
         log_in(tmp_path, current)
     with pytest.raises(EngineError) as refused:
         called()
-    assert str(refused.value) == told
+    assert str(refused.value) == message
     assert not pulumi.exists(), "pulumi was started"
 
 
@@ -171,7 +176,7 @@ def test_the_local_clouds_own_cli_is_none_for_aws(
 
 
 @pytest.mark.parametrize(("generation", "first"), [("g", True), ("earlier", False)])
-def test_a_stack_that_is_up_here_is_told_first(
+def test_deployed_local_stack_is_reported_first(
     generation: str, first: bool, signed_out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trainyard.cli.sign_in.running", lambda _home: object())

@@ -1,4 +1,4 @@
-"""A cluster that is gone is told from one that only does not answer."""
+"""Distinguish a deleted cluster from one that does not answer."""
 
 from __future__ import annotations
 

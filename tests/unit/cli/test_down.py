@@ -133,7 +133,7 @@ def test_a_stack_that_was_there_can_be_destroyed_again_while_another_is_up(
     assert commands._down(home, "dev", keep_data=False) == 0
 
 
-def test_kept_data_is_told_with_the_command_that_ends_it(
+def test_down_retained_data_names_delete_command(
     home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(commands, "Engine", Lasting)
@@ -146,10 +146,10 @@ def test_kept_data_is_told_with_the_command_that_ends_it(
     ) in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("others", "told"), [(["cpu"], "stack cpu"), (["cpu", "lab"], "stacks cpu, lab")])
+@pytest.mark.parametrize(("others", "stacks"), [(["cpu"], "stack cpu"), (["cpu", "lab"], "stacks cpu, lab")])
 def test_those_that_stay_up_are_named_in_their_number(
     others: list[str],
-    told: str,
+    stacks: str,
     home: Home,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -157,7 +157,7 @@ def test_those_that_stay_up_are_named_in_their_number(
     monkeypatch.setattr(commands, "_up", lambda _home: others)
     write(home, {})
     assert commands._down(home, "dev", keep_data=False) == 0
-    assert f"the local cloud stays up for {told}\n" in capsys.readouterr().out
+    assert f"the local cloud stays up for {stacks}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A command of the engine is followed: whoever shows its output may end, and asks it to stop in order."""
+"""Engine commands: following their output and stopping them in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainyard.cli.engine_run import Interrupted, run_command
 pytestmark = pytest.mark.unit
 
 # Ends in order when it is asked to, or else when a file named `go` is there.
-SLOW = "trap 'echo cancelled; exit 7' INT; echo begun; while [ ! -e go ]; do sleep 0.02; done; echo ended"
+SLOW = "trap 'echo cancelled; exit 7' INT; echo started; while [ ! -e go ]; do sleep 0.02; done; echo ended"
 
 
 def test_every_line_is_shown_and_the_exit_code_returned(tmp_path: Path) -> None:
@@ -37,17 +37,17 @@ def test_an_interrupt_is_passed_on_and_the_orderly_end_awaited(tmp_path: Path) -
 
     def show(line: str) -> None:
         shown.append(line)
-        if line == "begun":
+        if line == "started":
             threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
 
     with pytest.raises(Interrupted, match=r"^sh -c was stopped$"):
         run_command(["sh", "-c", SLOW], tmp_path, os.environ, tmp_path / "log", tmp_path / "record", show)
-    assert shown[0] == "begun"
+    assert shown[0] == "started"
     assert shown[-1] == "cancelled"
 
 
 @pytest.mark.parametrize(
-    ("stack", "command", "told"),
+    ("stack", "command", "message"),
     [
         ("local", "up", "pulumi up was stopped; `make up` goes on from here, `make down` removes all"),
         (
@@ -60,7 +60,7 @@ def test_an_interrupt_is_passed_on_and_the_orderly_end_awaited(tmp_path: Path) -
     ],
 )
 def test_an_interrupted_engine_says_how_its_own_stack_goes_on(
-    stack: str, command: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stack: str, command: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_arguments: object) -> int:
         raise Interrupted("stopped")
@@ -68,7 +68,7 @@ def test_an_interrupted_engine_says_how_its_own_stack_goes_on(
     monkeypatch.setattr("trainyard.cli.engine.run_command", interrupted)
     with pytest.raises(Interrupted) as said:
         Engine(tmp_path / "home", stack, {}).run(command)
-    assert str(said.value) == told
+    assert str(said.value) == message
 
 
 def test_a_killed_watcher_does_not_end_the_engine(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_killed_watcher_does_not_end_the_engine(tmp_path: Path) -> None:
         [sys.executable, "-c", code, SLOW, str(log)], stdout=subprocess.PIPE, cwd=tmp_path, env=environment
     )
     deadline = time.monotonic() + 10
-    while not (log.exists() and "begun" in log.read_text()):
+    while not (log.exists() and "started" in log.read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     watcher.kill()
@@ -169,7 +169,7 @@ def test_a_state_that_a_full_disk_cut_off_is_taken_from_the_last_whole_one(
     assert engine.was_interrupted(), "what the engine did since is not looked for"
 
 
-def test_a_state_that_is_cut_off_and_was_never_kept_says_how_to_begin_anew(tmp_path: Path) -> None:
+def test_truncated_state_without_backup_says_how_to_restart(tmp_path: Path) -> None:
     engine = Engine(tmp_path / "home", "local", {})
     engine.state_file.parent.mkdir(parents=True)
     engine.state_file.write_text("{")

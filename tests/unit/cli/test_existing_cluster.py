@@ -43,14 +43,14 @@ def changed(**cluster: Any) -> dict[str, Any]:
     return stack
 
 
-def given(stack: dict[str, Any], said: list[str] | None = None) -> dict[str, Any]:
+def existing_settings(stack: dict[str, Any], said: list[str] | None = None) -> dict[str, Any]:
     lines: list[str] = [] if said is None else said
     config: dict[str, Any] = with_given(stack, lines.append)["config"]
     return config
 
 
 def test_the_settings_get_what_describe_cluster_tells(account: Cloud) -> None:
-    config = given(STACK)
+    config = existing_settings(STACK)
     existing = config["trainyard:cluster"]["existing"]
     found = account.client("eks").describe_cluster(name="research")["cluster"]
     assert found["status"] == "ACTIVE"
@@ -68,14 +68,14 @@ def test_the_settings_get_what_describe_cluster_tells(account: Cloud) -> None:
 
 
 def test_the_program_takes_what_was_made_for_a_given_cluster(account: Cloud) -> None:
-    existing = settings(given(STACK)).cluster.existing
+    existing = settings(existing_settings(STACK)).cluster.existing
     assert existing is not None
     assert existing.endpoint == "https://127.0.0.1:6443"
 
 
 def test_its_owner_made_all_that_the_program_does_not(account: Cloud) -> None:
-    """System nodes in two zones, add-ons, rights of whoever deploys, roles for service accounts."""
-    existing = given(STACK)["trainyard:cluster"]["existing"]
+    """System nodes in two zones, add-ons, permissions of the deployer, roles for service accounts."""
+    existing = existing_settings(STACK)["trainyard:cluster"]["existing"]
     eks, iam = account.client("eks"), account.client("iam")
     assert eks.describe_cluster(name="research")["cluster"]["accessConfig"]["authenticationMode"] == "API"
     machines = account.call("GET", "instances?cluster=research")[0]
@@ -92,17 +92,17 @@ def test_its_owner_made_all_that_the_program_does_not(account: Cloud) -> None:
 def test_a_cluster_for_a_file_system_has_its_driver(account: Cloud) -> None:
     stack = copy.deepcopy(STACK)
     stack["config"]["trainyard:storage"] = {"lustre": {"capacityGiB": 1200}}
-    given(stack)
+    existing_settings(stack)
     assert "aws-fsx-csi-driver" in account.client("eks").list_addons(clusterName="research")["addons"]
 
 
 def test_the_next_up_finds_it_and_makes_what_an_interrupted_one_had_not(account: Cloud) -> None:
     said: list[str] = []
-    first, eks = given(STACK, said), account.client("eks")
+    first, eks = existing_settings(STACK, said), account.client("eks")
     assert sum("as existing: cluster research" in line for line in said) == 1
     eks.delete_nodegroup(clusterName="research", nodegroupName="system")
     eks.delete_addon(clusterName="research", addonName="coredns")
-    assert given(STACK, said) == first
+    assert existing_settings(STACK, said) == first
     assert eks.list_nodegroups(clusterName="research")["nodegroups"] == ["system"]
     assert "coredns" in eks.list_addons(clusterName="research")["addons"]
     assert len(account.supervisor.started) == 1
@@ -112,7 +112,7 @@ def test_the_next_up_finds_it_and_makes_what_an_interrupted_one_had_not(account:
 def test_where_all_pools_are_in_one_zone_the_control_plane_still_has_two(account: Cloud) -> None:
     stack = copy.deepcopy(STACK)
     stack["config"]["trainyard:network"]["privateSubnetIds"] = {"us-west-2b": "subnet-0b"}
-    given(stack)
+    existing_settings(stack)
     found = account.client("eks").describe_cluster(name="research")["cluster"]["resourcesVpcConfig"]
     subnets = account.client("ec2").describe_subnets(SubnetIds=found["subnetIds"])["Subnets"]
     assert len({each["AvailabilityZone"] for each in subnets}) == 2
@@ -121,24 +121,26 @@ def test_where_all_pools_are_in_one_zone_the_control_plane_still_has_two(account
 def test_another_stacks_cluster_is_not_taken_for_a_given_one(account: Cloud) -> None:
     account.cluster("research")
     with pytest.raises(CommandError, match=r"existing\.name: 'research' is the cluster of a stack"):
-        given(STACK)
+        existing_settings(STACK)
 
 
-def test_a_control_plane_that_does_not_start_is_told_with_its_reason(account: Cloud) -> None:
+def test_control_plane_start_failure_reports_reason(account: Cloud) -> None:
     account.supervisor.refuse = "etcd: no space left on device"
     with pytest.raises(CommandError, match=r"research is FAILED: .*no space left"):
-        given(STACK)
+        existing_settings(STACK)
 
 
 @pytest.mark.parametrize("name", [None, 3, "no name", ""])
 def test_a_wrong_name_is_left_for_the_program_to_refuse(account: Cloud, name: Any) -> None:
-    assert given(changed(name=name))["trainyard:cluster"]["existing"]["name"] == name
+    assert existing_settings(changed(name=name))["trainyard:cluster"]["existing"]["name"] == name
     assert account.client("eks").list_clusters()["clusters"] == []
 
 
 def test_administrators_of_a_given_cluster_are_not_the_stacks_to_name(account: Cloud, tmp_path: Any) -> None:
     sources = Sources(karpenter_chart=tmp_path, karpenter_crd_chart=tmp_path, training_operator=tmp_path)
-    document = for_local_cloud({"config": given(STACK)}, sources, "arn:aws:iam::123456789012:user/me")
+    document = for_local_cloud(
+        {"config": existing_settings(STACK)}, sources, "arn:aws:iam::123456789012:user/me"
+    )
     assert "administrators" not in document["config"]["trainyard:cluster"]
     document["config"].pop("trainyard:sources")
     assert settings(document["config"]).cluster.administrators == ()

@@ -83,7 +83,7 @@ def test_a_given_reservation_is_for_the_pools_type_zone_and_ceiling(account: Clo
 @pytest.mark.parametrize(
     ("ends", "days", "state"), [(None, 14, "active"), (30, 30, "active"), (230, 182, "scheduled")]
 )
-def test_a_given_block_has_begun_unless_none_could_last_so_long(
+def test_existing_block_started_unless_duration_impossible(
     account: Cloud, ends: int | None, days: int, state: str
 ) -> None:
     stack = copy.deepcopy(STACK)
@@ -126,7 +126,7 @@ def test_a_given_block_begins_when_the_stack_file_says_and_the_preflight_takes_i
     assert len(report.of(CAUTION)) == (begins > 0)
 
 
-def test_of_several_given_blocks_of_which_none_has_begun_the_first_begin_is_the_pools(account: Cloud) -> None:
+def test_pool_of_future_blocks_takes_earliest_start(account: Cloud) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
     for name, days in (("cr-late", 9), ("cr-soon", 3)):
         with_given(with_blocks(name, reservationBegins=(now + timedelta(days=days)).isoformat()), print)

@@ -174,7 +174,7 @@ FAILED = {
 }
 
 
-def test_a_failed_run_is_told_with_the_launchers_last_reason() -> None:
+def test_failed_run_reports_last_launcher_reason() -> None:
     log = "".join(
         line(Report(state=state, nodes=0, of=4, claims=0, reason=reason), 7.0) + "\n"
         for state, reason in (("waiting", "4 NodeClaims starting"), ("failed", 'no "p5" in us-west-2b'))
@@ -183,7 +183,7 @@ def test_a_failed_run_is_told_with_the_launchers_last_reason() -> None:
     assert (result.succeeded, result.message) == (False, 'no "p5" in us-west-2b')
 
 
-def test_a_run_whose_launcher_said_nothing_is_told_with_the_jobs_message() -> None:
+def test_failed_run_without_launcher_log_reports_job_message() -> None:
     log = (
         'Traceback: launcher state=failed\nlauncher state=failed nodes=0/4 claims=0 reason="half elapsed=1s\n'
     )
@@ -193,7 +193,7 @@ def test_a_run_whose_launcher_said_nothing_is_told_with_the_jobs_message() -> No
     )
 
 
-def test_a_log_that_begins_anew_is_shown_from_its_beginning() -> None:
+def test_truncated_log_is_shown_from_start() -> None:
     said: list[str] = []
     answers = Answers({"pod": "one\ntwo\n"}, [COMPLETE])
     following = follower(answers, said)
@@ -203,7 +203,7 @@ def test_a_log_that_begins_anew_is_shown_from_its_beginning() -> None:
     assert [line.rpartition(" ")[2] for line in said] == ["one", "two", "three"]
 
 
-def test_a_pod_of_a_training_that_is_begun_anew_is_shown_from_its_first_line() -> None:
+def test_pod_of_restarted_run_is_shown_from_first_line() -> None:
     said: list[str] = []
     answers = Answers({"train-r1-master-0": "one\n"}, [COMPLETE])
     following = follower(answers, said)

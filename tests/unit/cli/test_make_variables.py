@@ -152,5 +152,5 @@ def test_a_variable_of_make_is_one_word_of_the_command(value: str) -> None:
         (["KEEP_DATA=no"], False),
     ],
 )
-def test_down_keeps_data_only_where_it_is_told_to(variables: list[str], keeps: bool) -> None:
+def test_down_retains_data_only_when_requested(variables: list[str], keeps: bool) -> None:
     assert parser().parse_args(commanded("down", "STACK=dev", *variables)).keep_data is keeps

@@ -1,4 +1,4 @@
-"""What a person is told to type is right for the very stack and cluster, whatever else is up."""
+"""Suggested commands name the right stack and cluster, whatever else is up."""
 
 from __future__ import annotations
 
@@ -103,32 +103,32 @@ def test_a_run_that_nobody_watches_any_more_is_shown_by_its_stacks_own_up(
     stopped: commands.LocalStack,
 ) -> None:
     again = user_command("up", "dev", "local")
-    with pytest.raises(Interrupted) as told:
+    with pytest.raises(Interrupted) as interrupted:
         runs.follow_run(stopped, OUTPUTS, "launch-r1", again)
-    assert str(told.value) == (
+    assert str(interrupted.value) == (
         "stopped watching; run r1 goes on: `make up STACK=dev CLOUD=local` shows it, "
         "`make down STACK=dev CLOUD=local` ends it"
     )
 
 
 def test_a_submitted_run_is_shown_by_its_launchers_log(stopped: commands.LocalStack) -> None:
-    with pytest.raises(Interrupted) as told:
+    with pytest.raises(Interrupted) as interrupted:
         commands.submit("dev", "local", 1, 2)
     home = stopped.home
     assert (
         f"run r2 goes on: `KUBECONFIG={home.kubeconfig} {home.bin / 'kubectl'} --context trainyard-dev logs"
-        in str(told.value)
+        in str(interrupted.value)
     )
     assert " logs -n training -f job/launch-r2` shows it, `make down STACK=dev CLOUD=local` ends it" in str(
-        told.value
+        interrupted.value
     )
 
 
 @pytest.mark.usefixtures("stopped")
 def test_a_submitted_run_on_aws_is_shown_by_its_launchers_log() -> None:
-    with pytest.raises(Interrupted) as told:
+    with pytest.raises(Interrupted) as interrupted:
         commands.submit("dev", "aws", 1, 2)
-    assert str(told.value) == (
+    assert str(interrupted.value) == (
         "stopped watching; run r2 goes on: `kubectl logs -n training -f job/launch-r2` shows it, "
         "`make down STACK=dev` ends it"
     )

@@ -58,7 +58,7 @@ def test_what_the_check_printed_is_what_a_person_reads(phase: str, fit: bool) ->
 
 
 @pytest.mark.parametrize(
-    ("seen", "told"),
+    ("seen", "reason"),
     [
         ({"pod": pod("Pending", refused="0/3 nodes: 1 Insufficient nvidia.com/gpu")}, "it is in use"),
         (
@@ -73,8 +73,8 @@ def test_what_the_check_printed_is_what_a_person_reads(phase: str, fit: bool) ->
         ),
     ],
 )
-def test_a_machine_that_was_not_looked_at_is_neither_fit_nor_unfit(seen: dict[str, Any], told: str) -> None:
-    assert evaluate("n1", **seen, waited=NOW) == Verdict(fit=None, lines=(f"n1 was not checked: {told}",))
+def test_unchecked_node_is_neither_fit_nor_unfit(seen: dict[str, Any], reason: str) -> None:
+    assert evaluate("n1", **seen, waited=NOW) == Verdict(fit=None, lines=(f"n1 was not checked: {reason}",))
 
 
 def test_a_check_is_waited_for() -> None:

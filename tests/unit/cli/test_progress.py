@@ -120,7 +120,7 @@ Resources:
     ]
 
 
-def test_what_the_drain_says_is_told_once_and_as_it_comes() -> None:
+def test_drain_lines_are_shown_once_as_they_arrive() -> None:
     text = """\
     pulumi:pulumi:Stack trainyard-local  drain of trainyard-local: 0 s: deleting launcher Jobs: launch-r1
  -  pulumi-python:dynamic:Drain drain deleted (19s)
@@ -181,9 +181,9 @@ Resources:
 
 
 @pytest.mark.parametrize(
-    ("count", "told"), [(1, []), (3, ["    - 2 deleted"])], ids=("nothing else went", "two others went")
+    ("count", "lines"), [(1, []), (3, ["    - 2 deleted"])], ids=("nothing else went", "two others went")
 )
-def test_a_run_that_leaves_the_state_is_told_as_kept(count: int, told: list[str]) -> None:
+def test_run_removed_from_state_is_reported_as_kept(count: int, lines: list[str]) -> None:
     text = f"""\
  -  kubernetes:batch/v1:Job launch-lab1 deleting (0s)[retain] 
  -  kubernetes:batch/v1:Job launch-lab1 deleted (0.06s)[retain] 
@@ -195,7 +195,7 @@ Resources:
         " -  kubernetes:batch/v1:Job launch-lab1 kept, no longer in the state",
         "Resources:",
         "    + 1 created",
-        *told,
+        *lines,
         "    - 1 kept, no longer in the state",
     ]
 

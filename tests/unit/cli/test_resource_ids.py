@@ -318,4 +318,4 @@ def test_an_id_is_put_together_as_the_official_provider_does(
 def test_a_release_is_taken_over_only_when_helm_finished_it(finder: Finder) -> None:
     token = "kubernetes:helm.sh/v3:Release"
     assert finder.candidates(token, {"namespace": "n", "name": "done"}) == ["n/done"]
-    assert finder.candidates(token, {"namespace": "n", "name": "begun"}) == []
+    assert finder.candidates(token, {"namespace": "n", "name": "started"}) == []

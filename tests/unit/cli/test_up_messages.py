@@ -1,4 +1,4 @@
-"""What `up` says besides the engine: pools that a run holds, settings that reach nobody, a run without its Job."""
+"""Messages of `up` beyond the engine's: pools that a run holds, settings that reach nobody, a run without its Job."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_changed_settings_are_read_from_state() -> None:
     assert read_changed_settings({}) is None
 
 
-def test_run_whose_job_was_deleted_is_told_from_other_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_with_deleted_job_differs_from_other_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     def request(_method: str, path: str) -> None:
         raise missing(path)
 

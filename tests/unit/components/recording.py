@@ -163,7 +163,7 @@ class _Recorder(pulumi.runtime.Mocks):
 
 
 class _Monitor(mocks.MockMonitor):
-    """Notes what each registration says that it needs, which mocks are not told."""
+    """Record the dependencies of each registration, which Pulumi mocks do not receive."""
 
     def __init__(self, recorded: Recorded) -> None:
         super().__init__(_Recorder(recorded))

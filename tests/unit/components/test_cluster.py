@@ -271,7 +271,7 @@ def test_node_repair_is_a_gate_of_karpenter(repair: bool) -> None:
     assert karpenter(node_repair=repair)["settings"]["featureGates"] == {"nodeRepair": repair}
 
 
-def test_karpenter_is_told_where_it_cannot_leave_the_network() -> None:
+def test_karpenter_isolated_network_sets_isolated_vpc() -> None:
     assert karpenter()["settings"]["isolatedVPC"] is False
     assert "image" not in karpenter()["controller"]
     values = karpenter(isolated_vpc=True, image_repository="registry.example/karpenter/controller")
@@ -280,7 +280,7 @@ def test_karpenter_is_told_where_it_cannot_leave_the_network() -> None:
 
 
 def test_an_administrators_resources_are_named_by_role_or_user_alone() -> None:
-    """Names in the states of deployed stacks: with others every administrator's access would be made anew."""
+    """Names in the states of deployed stacks: other names would recreate every administrator's access."""
     platform, ada = f"arn:aws:iam::{ACCOUNT}:role/platform", f"arn:aws:iam::{ACCOUNT}:user/team/ada"
     assert short_names((platform, ada)) == {"role-platform": platform, "user-team-ada": ada}
 

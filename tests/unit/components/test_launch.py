@@ -1,4 +1,4 @@
-"""What the launcher is told of a run, and the Job that starts it."""
+"""The launcher's request for a run, and the Job that starts it."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def test_the_request_says_what_the_launcher_must_know() -> None:
     assert request["worker"]["args"] == ["--epochs", "3"]
 
 
-def test_a_run_without_checkpoints_is_told_of_no_place() -> None:
+def test_run_without_checkpoints_gets_no_location() -> None:
     request = launch_request(run(), replace(RESOLVED, checkpoint_uri=None))
     assert "TRAINYARD_CHECKPOINT_URI" not in request["worker"]["env"]
 
 
-def test_workers_are_told_the_trainers_revision_where_the_program_knows_it() -> None:
-    told = launch_request(run(revision="0123abc-dirty"), RESOLVED)["worker"]["env"]
-    assert told["TRAINYARD_REVISION"] == "0123abc-dirty"
+def test_worker_env_includes_known_trainer_revision() -> None:
+    env = launch_request(run(revision="0123abc-dirty"), RESOLVED)["worker"]["env"]
+    assert env["TRAINYARD_REVISION"] == "0123abc-dirty"
     # An empty one would hide what the image says.
     assert "TRAINYARD_REVISION" not in launch_request(run(), RESOLVED)["worker"]["env"]
 

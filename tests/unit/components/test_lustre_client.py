@@ -17,7 +17,7 @@ from tests.unit.components.test_pool_objects import pool, spec
 
 pytestmark = pytest.mark.unit
 
-TOLD = "the Lustre client is not set up for EFA, the file system will be reached over TCP"
+TCP_WARNING = "the Lustre client is not set up for EFA, the file system will be reached over TCP"
 COMMANDS = ("dnf", "modinfo", "modprobe", "lnetctl", "lustre_rmmod", "ip")
 ROUTES = "default via 10.0.0.1 dev ens5 proto dhcp src 10.0.0.9 metric 512\ndefault via 10.0.0.1 dev ens6 metric 522"
 
@@ -128,7 +128,7 @@ def test_devices_of_other_drivers_are_left_alone(tmp_path: Path) -> None:
 def test_what_fails_is_said_and_leaves_the_client_to_tcp(tmp_path: Path, broken: str) -> None:
     code, calls, said = Machine(tmp_path, ["rdmap1s0"]).run(1, broken)
     assert code != 0
-    assert TOLD in said
+    assert TCP_WARNING in said
     assert calls[-1].startswith("lustre_rmmod"), "a client that is half set up could mount nothing"
     assert "modprobe lustre" not in calls
 
@@ -139,7 +139,7 @@ def test_a_machine_without_the_devices_of_its_type_is_left_to_tcp(tmp_path: Path
         root.mkdir()
         code, calls, said = Machine(root, devices).run(2)
         assert code != 0
-        assert TOLD in said
+        assert TCP_WARNING in said
         assert not [line for line in calls if line.startswith(("lnetctl", "modprobe"))]
 
 
@@ -156,7 +156,7 @@ def parts(**change: Any) -> list[tuple[str, str]]:
     return [(part.get_content_type(), str(part.get_payload())) for part in archive.get_payload()]
 
 
-def test_a_machine_is_told_in_its_user_data_besides_what_it_is_told_anyway() -> None:
+def test_user_data_adds_efa_setup_to_defaults() -> None:
     (kind, script), (other, config) = parts(instanceType="p5.48xlarge")
     assert (kind, other) == ("text/x-shellscript", "application/node.eks.aws")
     assert script.strip() == user_data.script(8).strip()
@@ -173,5 +173,5 @@ def test_images_from_a_snapshot_are_there_before_the_client_is_set_up() -> None:
 @pytest.mark.parametrize(
     "change", [{"instanceType": "g5.12xlarge"}, {"instanceType": "p5.48xlarge", "efa": "none"}]
 )
-def test_machines_that_can_not_use_efa_for_it_are_told_nothing_more(change: dict[str, Any]) -> None:
+def test_user_data_without_efa_support_adds_nothing(change: dict[str, Any]) -> None:
     assert spec(pool(**change), lustre_efa=True) == spec(pool(**change))

@@ -160,10 +160,10 @@ def test_where_root_may_make_no_directory_the_training_pods_user_makes_it_or_tel
     assert run(PROVE, tmp_path, place, POD_NAME="attach-pvc").returncode != 0
 
 
-def test_both_containers_are_told_of_the_directory_that_is_opened() -> None:
-    for writes, told in ((None, "/fsx"), ("/fsx/trainyard/dev", "/fsx/trainyard/dev")):
+def test_both_containers_receive_opened_directory() -> None:
+    for writes, opened in ((None, "/fsx"), ("/fsx/trainyard/dev", "/fsx/trainyard/dev")):
         found = {each["name"]: each["command"] for each in spec(writes=writes)["initContainers"]}
         assert found == {
-            "open": ["sh", "-c", OPEN, told],
-            "prove": ["sh", "-c", PROVE, "/fsx", told],
+            "open": ["sh", "-c", OPEN, opened],
+            "prove": ["sh", "-c", PROVE, "/fsx", opened],
         }

@@ -219,7 +219,7 @@ def test_only_flow_logs_of_this_account_and_region_can_take_their_role(made: All
     }
 
 
-def test_flow_logs_may_write_to_their_group_and_not_make_it_anew(made: All) -> None:
+def test_flow_logs_can_write_but_not_create_group(made: All) -> None:
     _, statements = flow_log_role(made)
     shape = next(s for s in SHAPES if s.flow_logs)
     writing, finding = statements
@@ -252,7 +252,7 @@ def test_workers_are_open_to_each_other_and_reach_out_by_https_alone(made: All) 
     assert len(outward) == 2
 
 
-def test_every_rule_can_be_told_by_its_tags(made: All) -> None:
+def test_every_rule_is_identifiable_by_tags(made: All) -> None:
     """A killed deployment finds what it had made by tags: two rules with the same ones could be mixed up."""
     rules = [r for kind in WAYS if "Rule" in kind for r in made.recorded.of(kind)]
     assert len({json.dumps(r.inputs["tags"], sort_keys=True) for r in rules}) == len(rules)

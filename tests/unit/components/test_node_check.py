@@ -72,11 +72,11 @@ def test_what_must_be_there_is_what_the_table_of_types_says() -> None:
 
 
 def test_the_trainer_understands_what_the_program_says() -> None:
-    (told,) = [e["value"] for e in container(P4D, {"lustre": "/fsx"})["env"] if "value" in e]
-    assert expected({"TRAINYARD_NODE_CHECK": told}) == Expected(
+    (value,) = [e["value"] for e in container(P4D, {"lustre": "/fsx"})["env"] if "value" in e]
+    assert expected({"TRAINYARD_NODE_CHECK": value}) == Expected(
         instance_type="p4d.24xlarge", resource="nvidia.com/gpu", devices=8, efa=4, lustre="/fsx"
     )
-    assert json.loads(told)["lustre"] == "/fsx"
+    assert json.loads(value)["lustre"] == "/fsx"
 
 
 def test_it_buys_no_machine_and_displaces_nothing() -> None:

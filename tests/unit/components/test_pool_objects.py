@@ -180,7 +180,7 @@ def test_a_reserved_pool_buys_on_demand_only_when_it_says_so() -> None:
 
 
 @pytest.mark.parametrize(("type_", "seconds"), [("p5.48xlarge", 2400), ("p6e-gb200.36xlarge", 4200)])
-def test_the_launcher_is_told_when_the_machines_of_a_block_go(type_: str, seconds: int) -> None:
+def test_launcher_receives_capacity_block_end(type_: str, seconds: int) -> None:
     reserved = {"purchase": "reserved", "capacityReservationIds": ["cr-0123456789abcdef0"]}
     ends = {"reservationEnds": "2027-01-31T11:30:00Z"}
     of_block = pool(**reserved, **ends, reservationType="capacity-block", onDemandFallback=True)

@@ -169,16 +169,14 @@ SPOT, BLOCK = {"purchase": "spot"}, {"purchase": "reserved", "reservation_type":
 
 
 @pytest.mark.parametrize(
-    # EC2 tells of the end so long before, in seconds; Karpenter hears of a spot machine's a little later.
-    ("bought", "told_before", "later"),
+    # Seconds of notice from EC2 before termination; Karpenter receives a spot notice a little later.
+    ("bought", "notice", "later"),
     [(SPOT, 120, 15), (BLOCK, 600, 0)],
 )
-def test_workers_on_interrupted_nodes_stop_in_time(
-    bought: dict[str, Any], told_before: int, later: int
-) -> None:
+def test_workers_on_interrupted_nodes_stop_in_time(bought: dict[str, Any], notice: int, later: int) -> None:
     spec = node_pool(pool(**bought))
     grace = int(spec["template"]["spec"]["terminationGracePeriod"].removesuffix("s"))
-    assert grace + later < told_before
+    assert grace + later < notice
     assert grace >= names.SHUTDOWN_SECONDS + names.SHUTDOWN_MARGIN_SECONDS, (
         "else they get less than their own"
     )
@@ -249,7 +247,7 @@ def test_an_images_digest_changes_exactly_with_what_the_build_sees(tmp_path: Pat
 
 
 def test_a_checkout_under_another_umask_is_another_image_and_so_another_tag(tmp_path: Path) -> None:
-    """The plugin builds and pushes it anew, which ECR refuses under a tag that is taken."""
+    """The plugin builds and pushes it again, which ECR refuses under a tag that is taken."""
     dockerfile, file = tmp_path / "Dockerfile", tmp_path / "a.py"
     dockerfile.write_text("FROM scratch")
     file.write_text("1")

@@ -110,7 +110,7 @@ def test_but_for_image_place_priority_probe_and_notes_the_controller_is_as_publi
 
 
 def test_the_images_place_is_taken_wherever_the_published_one_stands() -> None:
-    """A controller that is told where its jobs' tools are is told of the image that it runs."""
+    """A controller with a tools location also receives its own image."""
     given = json.loads(json.dumps(read_documents(*FILES, RIGHTS)))
     (published,) = (each for each in given if each["kind"] == "Deployment")
     container = published["spec"]["template"]["spec"]["containers"][0]
@@ -212,16 +212,14 @@ def test_pods_that_name_no_account_get_no_token_there(stack: Recorded) -> None:
     assert patch["automountServiceAccountToken"] is False
 
 
-def test_files_that_lack_something_are_told_by_its_name() -> None:
+def test_incomplete_files_error_names_missing_part() -> None:
     for missing in ("CustomResourceDefinition", "Deployment"):
         rest = [each for each in read_documents(*FILES, RIGHTS) if each["kind"] != missing]
         with pytest.raises(ValueError, match=f"hold no {missing} torchrun"):
             waves(rest, LAUNCHER)
 
 
-def test_a_file_that_can_not_be_read_is_told_by_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_file_error_names_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torchrun, "CHECKOUT", tmp_path)
     with pytest.raises(
         pulumi.RunError, match=r"crd/torchrunqueues.torchrun.ai.yaml of the checkout can't be read"

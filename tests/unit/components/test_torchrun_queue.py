@@ -86,34 +86,34 @@ def test_a_worker_asks_for_the_devices_of_its_part_of_a_machine(
         assert resources[kind]["cpu"] == "40000m"
 
 
-def test_workers_that_could_not_ask_for_huge_pages_are_told_not_to_use_them() -> None:
+def test_worker_without_huge_pages_disables_them() -> None:
     assert worker(pool=EFA, gpus=8)["env"]["FI_EFA_USE_HUGE_PAGE"] == "0"
     assert "FI_EFA_USE_HUGE_PAGE" not in worker()["env"]
 
 
-def test_with_the_stacks_trainer_workers_are_told_what_it_goes_by() -> None:
-    told = worker()
-    assert told["image"] == IMAGE
-    assert told["env"]["TRAINYARD_MODEL_URI"] == "s3://b/models"
-    assert told["env"]["TRAINYARD_DEVICE"] == "cuda"
-    assert told["env"]["TRAINYARD_METRICS_PORT"] == "9465"
+def test_worker_stack_trainer_receives_settings() -> None:
+    template = worker()
+    assert template["image"] == IMAGE
+    assert template["env"]["TRAINYARD_MODEL_URI"] == "s3://b/models"
+    assert template["env"]["TRAINYARD_DEVICE"] == "cuda"
+    assert template["env"]["TRAINYARD_METRICS_PORT"] == "9465"
     assert worker(gpus=0)["env"]["TRAINYARD_DEVICE"] == "cpu"
     assert made()["podTemplate"]["metadata"]["annotations"]["prometheus.io/scrape"] == "true"
 
 
-def test_with_an_image_of_their_own_they_are_told_the_region_alone() -> None:
-    told = worker(image=OTHER)
-    assert told["image"] == OTHER
-    assert told["env"]["AWS_REGION"] == "us-west-2"
+def test_worker_own_image_receives_region_only() -> None:
+    template = worker(image=OTHER)
+    assert template["image"] == OTHER
+    assert template["env"]["AWS_REGION"] == "us-west-2"
     for name in ("TRAINYARD_MODEL_URI", "TRAINYARD_DEVICE", "TRAINYARD_METRICS_PORT"):
-        assert name not in told["env"]
+        assert name not in template["env"]
     assert "metadata" not in made(image=OTHER)["podTemplate"]
 
 
 def test_workers_see_the_shared_file_system_where_training_pods_do() -> None:
-    told = worker()
-    assert {"name": "lustre", "mountPath": "/fsx"} in told["volumeMounts"]
-    assert {"name": "lustre", "persistentVolumeClaim": {"claimName": "lustre"}} in told["pod"]["volumes"]
+    template = worker()
+    assert {"name": "lustre", "mountPath": "/fsx"} in template["volumeMounts"]
+    assert {"name": "lustre", "persistentVolumeClaim": {"claimName": "lustre"}} in template["pod"]["volumes"]
     elsewhere = made(namespace="default")["podTemplate"]["spec"]
     assert {"volumes", "initContainers"} & elsewhere.keys() == set(), "the claim is in the training namespace"
 
@@ -163,12 +163,12 @@ def test_volumes_are_those_that_the_controller_makes_claims_of() -> None:
 
 
 def test_shared_memory_priority_and_defaults_of_jobs_are_said() -> None:
-    told = worker(shared_memory_per_gpu="3Gi", priority_class="urgent")
-    assert told["pod"]["priorityClassName"] == "urgent"
+    template = worker(shared_memory_per_gpu="3Gi", priority_class="urgent")
+    assert template["pod"]["priorityClassName"] == "urgent"
     assert {
         "name": "shared-memory",
         "emptyDir": {"medium": "Memory", "sizeLimit": "12Gi"},
-    } in told["pod"]["volumes"]
+    } in template["pod"]["volumes"]
     defaults = JobDefaults(time_to_live=0, restart_policy="Never", max_restarts=0)
     assert made(job_defaults=defaults)["jobDefaults"] == {
         "ttlSecondsAfterFinished": 0,

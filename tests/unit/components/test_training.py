@@ -133,5 +133,5 @@ def test_of_workers_marked_namespaces_reach_the_metrics_and_nothing_else() -> No
     assert about == ["closed", "jobs", "trainer-metrics"]
     (rule,) = specs["trainer-metrics"]["ingress"]
     assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"trainyard.dev/metrics": "enabled"}}}]
-    told = launch_request(run(), RESOLVED)["worker"]["env"]["TRAINYARD_METRICS_PORT"]
-    assert [str(each["port"]) for each in rule["ports"]] == [told]
+    port = launch_request(run(), RESOLVED)["worker"]["env"]["TRAINYARD_METRICS_PORT"]
+    assert [str(each["port"]) for each in rule["ports"]] == [port]

@@ -1,4 +1,4 @@
-"""Machines that are kept without a job."""
+"""Warm nodes that stay without a job."""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ def test_what_is_asked_is_passed_on_and_writes_are_numbered(proxy: Proxy, api: F
     with pytest.raises(ApiError) as error:
         make(proxy, "a")
     assert (error.value.status, error.value.reason) == (409, "AlreadyExists")
-    told = [(call.write, str(call), call.status) for call in proxy.calls]
-    assert told == [(1, f"POST {PODS}", 201), (0, f"GET {PODS}/a", 0), (2, f"POST {PODS}", 409)]
+    recorded = [(call.write, str(call), call.status) for call in proxy.calls]
+    assert recorded == [(1, f"POST {PODS}", 201), (0, f"GET {PODS}/a", 0), (2, f"POST {PODS}", 409)]
     assert [call.write for call in proxy.writes] == [1, 2]
     assert api.names(PODS) == ["a"]
 
@@ -244,6 +244,6 @@ def test_a_launcher_is_killed_at_one_of_its_writes(
     assert api.names(PODS) == placeholders
     assert "state=waiting nodes=0/4" in launcher.last
     lease = "/apis/coordination.k8s.io/v1/namespaces/training/leases"
-    told = [str(call) for call in proxy.writes]
+    recorded = [str(call) for call in proxy.writes]
     events = "/api/v1/namespaces/training/events"
-    assert told == [f"POST {lease}", f"PUT {lease}/launch-r1", f"POST {events}", f"POST {PODS}"]
+    assert recorded == [f"POST {lease}", f"PUT {lease}/launch-r1", f"POST {events}", f"POST {PODS}"]

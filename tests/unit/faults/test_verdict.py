@@ -21,7 +21,7 @@ def test_a_run_that_did_nothing_wrong() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"at_once": 3}, "3 placeholders for 2 machines"),
         ({"bought": 3}, "3 machines were bought for 2"),
@@ -29,12 +29,12 @@ def test_a_run_that_did_nothing_wrong() -> None:
         ({"holder": "a"}, "the Lease is still held by a"),
     ],
 )
-def test_what_is_too_much_or_left(changes: dict[str, Any], told: str) -> None:
-    assert replace(CLEAN, **changes).wrongs == [told]
+def test_verdict_excess_or_leftover_is_wrong(changes: dict[str, Any], message: str) -> None:
+    assert replace(CLEAN, **changes).wrongs == [message]
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"code": 13}, "exit code 13"),
         ({"made": 2}, "2 PyTorchJobs were made"),
@@ -47,9 +47,9 @@ def test_what_is_too_much_or_left(changes: dict[str, Any], told: str) -> None:
         ({"nodes": None}, "there is no PyTorchJob"),
     ],
 )
-def test_a_training_that_was_not_the_one(changes: dict[str, Any], told: str) -> None:
-    assert replace(GOOD, **changes).wrongs == [told]
+def test_verdict_unexpected_run_is_wrong(changes: dict[str, Any], message: str) -> None:
+    assert replace(GOOD, **changes).wrongs == [message]
 
 
-def test_a_lost_worker_is_told_once_for_each_thing_that_is_wrong() -> None:
+def test_lost_worker_is_reported_once_per_fault() -> None:
     assert len(replace(GOOD, places=("a",), worlds=("2",)).wrongs) == 1

@@ -101,11 +101,11 @@ def test_apply_that_is_complete_leaves_no_unpacked_copy(
     """A process that is killed right after it wrote the state leaves it to nobody."""
     save, copies = place._save, {}
 
-    def look(control: Path, state: place.State) -> None:
+    def observe(control: Path, state: place.State) -> None:
         copies[state.digest] = len([*control.glob("incoming-*")])
         save(control, state)
 
-    monkeypatch.setattr(place, "_save", look)
+    monkeypatch.setattr(place, "_save", observe)
     write(tmp_path / "source", "a", "1")
     archive = pack(tmp_path / "source", directory=tmp_path)
     apply(archive.file, archive.digest, tmp_path / "into")
