@@ -32,7 +32,7 @@ def save_in_turns(folder: str) -> dict[str, Any]:
     meeting = ("127.0.0.1", int(os.environ["MASTER_PORT"]))
     saver_class = checkpoints.Saver
     checkpoints.Saver = lambda *words, **more: saver_class(  # type: ignore[assignment,misc]
-        *words, **{**more, "background": "process", "meeting": meeting}
+        *words, **{**more, "meeting": meeting}
     )
     config = Config(data="corpus", batch_size=4, steps=10**6, evaluate_every=10**6, owner="test")
     own = create_trainer(config)

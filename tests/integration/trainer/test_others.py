@@ -110,7 +110,7 @@ class ThreeProcesses:
         self.store = dist.TCPStore("127.0.0.1", 0, 1, True, timedelta(seconds=20))  # type: ignore[attr-defined]
         self.ends: list[list[tuple[Any, ...]]] = [[], [], []]
         self.records: list[list[tuple[Any, ...]]] = [[], [], []]
-        self.broadcasts = [self._made(rank) for rank in range(3)]
+        self.broadcasts = [self._create_broadcast(rank) for rank in range(3)]
         for each in self.broadcasts:
             each.join(self.store)
 
