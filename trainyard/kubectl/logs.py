@@ -387,6 +387,7 @@ class _Follower:
         self._cluster, self._reader, self._selection = cluster, reader, selection
         self._last_report = self._last_missing = ""
         self._last_attempt: int | None = None
+        self._is_pod_missing = False
         self._began = time.monotonic()
         # The last log of each node.
         self._logs: dict[int, PodLog] = {}
@@ -445,9 +446,11 @@ class _Follower:
         """Print what the worker of a running job waits for. The phase of a pending job says that itself."""
         if pod is None and (problem := node_rank_problem(job, node)):
             raise PluginError(NOT_FOUND, problem)
+        was_missing, self._is_pod_missing = self._is_pod_missing, pod is None
         if pod is not None and (has_started(pod) or is_over(pod) or log_container(pod)[1]):
             return
-        if phase != n.PHASE_RUNNING:
+        # The job and its pods are two reads: between them, a removed job loses its pods.
+        if phase != n.PHASE_RUNNING or (pod is None and not was_missing):
             return
         why = f"waits for a pod of node {node}"
         if pod is not None:

@@ -193,6 +193,19 @@ def test_follow_does_not_follow_another_job_of_the_name(
     assert run("logs", "-f", "one")[:2] == (0, "trained\n")
 
 
+def test_pod_that_goes_between_the_two_reads_is_not_missing(api: TorchrunApi, run: Run) -> None:
+    api.job("one", phase="Running")
+    api.worker(NAME, "waiting")
+
+    def on_request(method: str, path: str) -> None:
+        if (method, path) == ("GET", PODS) and f"{JOBS}/one" in api.objects:
+            api.remove(f"{JOBS}/one")
+            api.remove(f"{PODS}/{NAME}")
+
+    api.on_request = on_request
+    assert run("logs", "-f", "one")[::2] == (75, f"one: Running\n{UNKNOWN}")
+
+
 def test_follow_without_permission_to_watch_stops_watching(
     api: TorchrunApi, run: Run, ends: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
