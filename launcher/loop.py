@@ -242,7 +242,7 @@ class Launcher:
                 case ReleaseNode(claim=claim, uid=uid, reason=reason, late=late):
                     self.gateway.delete_claim(claim, uid)
                     log.info("deleted %s", reason)
-                    self._record("Warning" if late else "Normal", "MachineGivenBack", reason)
+                    self._record("Warning" if late else "Normal", "NodeReleased", reason)
                 case Start() as start:
                     self._start(start, lease.owner, seen)
                 case Retire(uid=uid):

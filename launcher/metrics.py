@@ -65,7 +65,7 @@ class Metrics:
         self._attempts = self._add(Counter, "attempts", "Attempts started").labels(run)
         self._restarts = self._add(Counter, "restarts", "Restarts after a failure").labels(run)
         self._released_nodes = self._add(
-            Counter, "machines_given_back", "NodeClaims deleted because their nodes were not usable in time"
+            Counter, "nodes_released", "NodeClaims deleted because their nodes were not usable in time"
         ).labels(run)
         self._idle_node_seconds = self._add(
             Counter, "node_seconds_idle", "Seconds without a training job, summed over usable nodes"

@@ -165,7 +165,7 @@ class Live:
         assert answer.returncode == 0, answer.stderr
         return answer.stdout
 
-    def assert_given_back(self, instance: str) -> None:
+    def assert_terminated(self, instance: str) -> None:
         """Nothing that Karpenter made is left, in the cluster and in the account."""
         for kind in ("nodeclaims", *POOL_KINDS):
             assert self.get(kind) == [], kind
@@ -200,7 +200,7 @@ def test_a_pod_that_must_not_be_disrupted_does_not_stop_the_drain(live: Live) ->
     said = live.drain(timeout=240)
     assert "deleting pods that block nodes: default/holder" in said
     assert "Karpenter does not finish" not in said
-    live.assert_given_back(instance)
+    live.assert_terminated(instance)
 
 
 def test_a_drain_that_was_done_is_done_again_at_once(live: Live) -> None:
@@ -226,7 +226,7 @@ def test_a_disk_goes_although_its_pod_is_on_a_system_node(live: Live) -> None:
     assert handle not in [each["VolumeId"] for each in ec2.describe_volumes()["Volumes"]]
 
 
-def test_machines_of_a_role_that_lost_its_permissions_are_given_back(live: Live) -> None:
+def test_nodes_of_a_role_that_lost_its_permissions_are_terminated(live: Live) -> None:
     instance = live.machine()
     iam = live.made.client("iam")
     (role,) = [
@@ -244,7 +244,7 @@ def test_machines_of_a_role_that_lost_its_permissions_are_given_back(live: Live)
         for policy in attached:
             iam.attach_role_policy(RoleName=role, PolicyArn=policy["PolicyArn"])
     assert "Karpenter does not finish; terminating the instances by" in said
-    live.assert_given_back(instance)
+    live.assert_terminated(instance)
 
 
 def test_with_the_controller_down_the_drain_does_its_work(live: Live) -> None:
@@ -255,7 +255,7 @@ def test_with_the_controller_down_the_drain_does_its_work(live: Live) -> None:
     )
     said = live.drain(timeout=600)
     assert "Karpenter is not running; terminating the instances by" in said
-    live.assert_given_back(instance)
+    live.assert_terminated(instance)
 
 
 def test_a_cluster_that_is_gone_is_no_failure(live: Live) -> None:

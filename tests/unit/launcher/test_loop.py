@@ -174,7 +174,7 @@ def test_run_releases_node_with_warning_event(api: FakeApi) -> None:
     expected = "i-0abc / NodeClaim small-x: 0 of 4 nvidia.com/gpu after 60 s"
     assert f"; 1 node released: {expected}" in said[-1]
     warned = [event for path, event in api.objects.items() if path.startswith(EVENTS)]
-    (event,) = (event for event in warned if event["reason"] == "MachineGivenBack")
+    (event,) = (event for event in warned if event["reason"] == "NodeReleased")
     assert (event["type"], event["message"]) == ("Warning", expected)
     kept = loads(lease.stored_progress(api.objects[LEASE]), 1)
     assert [loss.message for loss in kept.released] == [expected]

@@ -168,7 +168,7 @@ def test_metrics_node_released_twice_counts_once(api: FakeApi) -> None:
     code, scrapes = followed(api, request, {4: come, 76: come}, Clock())
     assert deleted.count(path) == 2
     assert code == names.EXIT_BELOW_MINIMUM
-    counts = [value(each, "machines_given_back_total", run="r1") for _, each in scrapes]
+    counts = [value(each, "nodes_released_total", run="r1") for _, each in scrapes]
     assert list(dict.fromkeys(counts)) == [0, 1]
 
 

@@ -79,7 +79,7 @@ class Counting:
             nodes_wanted=values["nodes_wanted"],
             attempts=values["attempts_total"],
             restarts=values["restarts_total"],
-            released_nodes=values["machines_given_back_total"],
+            released_nodes=values["nodes_released_total"],
             idle_node_seconds=values["node_seconds_idle_total"],
             refused=refused,
         )

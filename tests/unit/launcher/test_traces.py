@@ -70,7 +70,7 @@ def test_traces_cover_all_events(traces: list[Trace]) -> None:
     assert sum(trace.kills for trace in traces) > 100, summary
     assert sum(trace.released for trace in traces) > 30, summary
     events = Counter(event for trace in traces for event in trace.events)
-    assert min(events[name] for name in ("AttemptFailed", "PoolGivenUp", "MachineGivenBack")) > 20, summary
+    assert min(events[name] for name in ("AttemptFailed", "PoolGivenUp", "NodeReleased")) > 20, summary
     assert events["Restarting"] > 20, summary
     again = [pair for trace in traces for pair in itertools.pairwise(trace.sizes)]
     assert sum(after < before for before, after in again) > 3, "restarts on fewer nodes: " + summary
