@@ -13,7 +13,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -74,10 +74,14 @@ class Meter:
     _last: float | None = None
     _nodes: Counter[tuple[Offering, bool]] = field(default_factory=Counter)
     _offerings: dict[str, Offering] = field(default_factory=dict)
+    # Node-seconds that get a price as soon as it is known, and those of earlier launchers, which get none.
+    _unpriced: Counter[Offering] = field(default_factory=Counter)
+    _never_priced: float = 0.0
 
     def resume(self, usage: Usage) -> None:
         """Continue after another launcher. The time between the two launchers is not counted."""
         self.usage, self._last, self._nodes = usage, None, Counter()
+        self._unpriced, self._never_priced = Counter(), usage.unpriced_node_seconds
 
     def lacks_nodes(self, request: Request, seen: Observation) -> bool:
         """Return whether a node's capacity type is unknown. The watches of a running job have no nodes."""
@@ -108,17 +112,20 @@ class Meter:
         }
 
     def _add(self, seconds: float) -> None:
-        usage = self.usage
+        added = idle_added = usd = 0.0
         for (offering, idle), nodes in self._nodes.items():
-            price, added = self.price(offering), nodes * seconds
-            usage = replace(
-                usage,
-                node_seconds=usage.node_seconds + added,
-                idle_node_seconds=usage.idle_node_seconds + added * idle,
-                unpriced_node_seconds=usage.unpriced_node_seconds + added * (price is None),
-                usd=usage.usd + added / 3600 * (price or 0.0),
-            )
-        self.usage = usage
+            self._unpriced[offering] += nodes * seconds
+            added += nodes * seconds
+            idle_added += nodes * seconds * idle
+        for offering in tuple(self._unpriced):
+            if (price := self.price(offering)) is not None:
+                usd += self._unpriced.pop(offering) / 3600 * price
+        self.usage = Usage(
+            node_seconds=self.usage.node_seconds + added,
+            idle_node_seconds=self.usage.idle_node_seconds + idle_added,
+            unpriced_node_seconds=self._never_priced + sum(self._unpriced.values()),
+            usd=self.usage.usd + usd,
+        )
 
 
 def _offering(request: Request, capacity_type: str) -> Offering:

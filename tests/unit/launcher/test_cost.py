@@ -126,6 +126,17 @@ def test_usage_without_price_has_no_cost(request_: Request) -> None:
     assert dataclasses.replace(usage, node_seconds=72.0, usd=0.05).describe().endswith("at least 0.0500 USD")
 
 
+def test_price_that_is_known_late_counts_from_the_start(request_: Request) -> None:
+    prices: dict[Offering, float] = {}
+    meter = Meter(prices.get)
+    meter.resume(Usage(node_seconds=3600, unpriced_node_seconds=3600))
+    meter.count(request_, seen([], [worker(0, "a", "Running")]), NOW)
+    assert meter.count(request_, seen([], [worker(0, "a", "Running")]), NOW + 3600).usd == 0
+    prices.update(PRICES)
+    usage = meter.count(request_, seen([], []), NOW + 7200)
+    assert usage == Usage(node_seconds=3 * 3600, unpriced_node_seconds=3600, usd=pytest.approx(2 * 7.2))
+
+
 def test_next_launcher_does_not_count_the_pause(request_: Request) -> None:
     meter = Meter(PRICES.get)
     meter.count(request_, seen([], [worker(0, "a", "Running")]), NOW)
