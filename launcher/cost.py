@@ -75,13 +75,13 @@ class Meter:
     _nodes: Counter[tuple[Offering, bool]] = field(default_factory=Counter)
     _offerings: dict[str, Offering] = field(default_factory=dict)
     # Node-seconds that get a price as soon as it is known, and those of earlier launchers, which get none.
-    _unpriced: Counter[Offering] = field(default_factory=Counter)
+    _unpriced: dict[Offering, float] = field(default_factory=dict)
     _never_priced: float = 0.0
 
     def resume(self, usage: Usage) -> None:
         """Continue after another launcher. The time between the two launchers is not counted."""
         self.usage, self._last, self._nodes = usage, None, Counter()
-        self._unpriced, self._never_priced = Counter(), usage.unpriced_node_seconds
+        self._unpriced, self._never_priced = {}, usage.unpriced_node_seconds
 
     def lacks_nodes(self, request: Request, seen: Observation) -> bool:
         """Return whether a node's capacity type is unknown. The watches of a running job have no nodes."""
@@ -114,7 +114,7 @@ class Meter:
     def _add(self, seconds: float) -> None:
         added = idle_added = usd = 0.0
         for (offering, idle), nodes in self._nodes.items():
-            self._unpriced[offering] += nodes * seconds
+            self._unpriced[offering] = self._unpriced.get(offering, 0.0) + nodes * seconds
             added += nodes * seconds
             idle_added += nodes * seconds * idle
         for offering in tuple(self._unpriced):
