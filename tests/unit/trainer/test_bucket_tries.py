@@ -59,9 +59,7 @@ def test_body_that_breaks_off_is_read_once_more(error: Exception, failures: int,
     assert s3.calls == calls
 
 
-def test_an_endpoint_that_is_no_url_is_told_as_a_failure_of_the_store(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_bucket_with_invalid_endpoint_raises_store_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "nonsense")
     monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
     line = r"^cannot reach s3://b/p: Invalid endpoint: nonsense\. Set AWS_ENDPOINT_URL to a URL, or unset it$"

@@ -52,7 +52,7 @@ def test_an_empty_variable_counts_as_unset() -> None:
     assert Config.read([], {"TRAINYARD_MODEL_URI": ""}).model_uri is None
 
 
-def test_every_mistake_is_told_at_once_with_its_place_and_value() -> None:
+def test_config_reports_all_errors_together() -> None:
     message = refused(
         [
             *(
@@ -98,7 +98,7 @@ def test_a_run_id_that_is_no_label_is_refused(name: str) -> None:
     assert f"run_id: {name!r}" in refused([f"--run-id={name}"], {})
 
 
-def test_a_sharded_model_may_be_told_the_fp16_that_auto_is_on_older_gpus() -> None:
+def test_fsdp_with_fp16_is_accepted() -> None:
     assert Config.read(["--parallel", "fsdp", "--precision", "fp16"], {}).precision == "fp16"
 
 
@@ -140,6 +140,6 @@ def test_the_options_are_exactly_these() -> None:
 
 
 def test_reading_settings_imports_neither_torch_nor_boto3() -> None:
-    """A mistake is told before the seconds that they take."""
+    """An error is reported before their imports, which take seconds."""
     code = "import sys, trainer.entrypoint; sys.exit(any(name in sys.modules for name in ('torch', 'boto3', 'numpy')))"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -45,7 +45,7 @@ def test_all_processes_together_see_every_sample_exactly_once_per_epoch(
 
 
 @given(counts, seeds, st.lists(st.tuples(worlds, batch_sizes, st.integers(1, 9)), min_size=1, max_size=5))
-def test_a_run_that_goes_on_with_other_processes_and_batches_repeats_and_skips_nothing(
+def test_resume_at_another_world_size_repeats_and_skips_nothing(
     count: int, seed: int, lives: list[tuple[int, int, int]]
 ) -> None:
     position, seen = 0, Counter[int]()
@@ -55,14 +55,14 @@ def test_a_run_that_goes_on_with_other_processes_and_batches_repeats_and_skips_n
             batch = order.batch(position)
             seen.update(seen_by_all(batch.indices, world, 3))
             position = batch.end
-    whole, begun = divmod(position, count)
-    expected = Counter(dict.fromkeys(range(count), whole)) + Counter(
-        epoch_order(count, seed, whole + 1)[:begun].tolist()
+    epochs, rest = divmod(position, count)
+    expected = Counter(dict.fromkeys(range(count), epochs)) + Counter(
+        epoch_order(count, seed, epochs + 1)[:rest].tolist()
     )
     assert seen == expected
 
 
-def test_four_three_two_and_four_processes_use_the_same_samples_in_each_step_as_one() -> None:
+def test_changed_world_sizes_use_the_samples_of_one_process() -> None:
     undisturbed, position, steps = Cursor(103, 7, 16), 0, []
     for world in (4, 3, 2, 4):
         order = Cursor(103, 7, 16)

@@ -1,4 +1,4 @@
-"""Which work of a run counts, told from its file."""
+"""Which work of a run counts, read from its records file."""
 
 from __future__ import annotations
 

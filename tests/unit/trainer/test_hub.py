@@ -1,4 +1,4 @@
-"""One record to all who take it, and training goes on whatever they do."""
+"""Each record goes to all sinks, and training goes on when one fails."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ pytestmark = pytest.mark.unit
 HOST = "127.83.1.1"
 
 
-class Taker:
-    """Keeps what it is told, and fails as often as it is asked to."""
+class Sink:
+    """Keeps the records that it gets, and fails as often as the test asks."""
 
     def __init__(self, name: str, failures: int = 0) -> None:
         self.name, self.failures = name, failures
-        self.told: list[Record] = []
+        self.records: list[Record] = []
         self.closed = 0
 
     def write(self, record: Record) -> None:
         if self.failures:
             self.failures -= 1
             raise OSError(28, "No space left on device")
-        self.told.append(record)
+        self.records.append(record)
 
     def close(self) -> None:
         self.closed += 1
@@ -47,14 +47,14 @@ def port() -> int:
     return number
 
 
-def test_one_that_fails_is_said_once_and_the_others_are_told() -> None:
+def test_failing_sink_is_reported_once_and_others_still_write() -> None:
     said = io.StringIO()
-    failing, other = Taker("records", failures=3), Taker("other")
+    failing, other = Sink("records", failures=3), Sink("other")
     metrics = Metrics([failing, other], said)
     for _ in range(5):
         metrics.write(STEP)
-    assert len(other.told) == 5
-    assert len(failing.told) == 2
+    assert len(other.records) == 5
+    assert len(failing.records) == 2
     assert said.getvalue().splitlines() == [
         "metrics: records can't be written: [Errno 28] No space left on device; training goes on without",
         "metrics: records is written again; 3 records are missing",
@@ -67,17 +67,17 @@ def test_one_that_fails_is_said_once_and_the_others_are_told() -> None:
 def test_closing_closes_all_though_one_fails() -> None:
     said = io.StringIO()
 
-    class Stuck(Taker):
+    class Stuck(Sink):
         def close(self) -> None:
             raise OSError("stuck")
 
-    last = Taker("last")
+    last = Sink("last")
     Metrics([Stuck("first"), last], said).close()
     assert last.closed == 1
     assert said.getvalue() == "metrics: first can't be written: stuck; training goes on without\n"
 
 
-def test_everything_that_is_asked_for_is_there(tmp_path: Path, port: int) -> None:
+def test_open_metrics_opens_every_sink(tmp_path: Path, port: int) -> None:
     said = io.StringIO()
     metrics = open_metrics("r1", directory=tmp_path, port=port, host=HOST, stream=said)
     for record in (START, STEP):
@@ -101,7 +101,7 @@ def test_without_directory_nothing_is_written(tmp_path: Path, monkeypatch: pytes
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cant_be_opened_is_one_line_and_the_others_are_told(tmp_path: Path) -> None:
+def test_sink_that_cannot_open_is_one_line(tmp_path: Path) -> None:
     said = io.StringIO()
     (tmp_path / "file").touch()
     with socket.create_server((HOST, 0)) as taken:
@@ -117,37 +117,37 @@ def test_what_cant_be_opened_is_one_line_and_the_others_are_told(tmp_path: Path)
     assert all(line.endswith("; training goes on without") for line in lines)
 
 
-def test_what_comes_after_the_end_is_dropped_and_not_a_failure() -> None:
-    said, taker = io.StringIO(), Taker("records")
-    metrics = Metrics([taker], said)
+def test_record_after_close_is_dropped() -> None:
+    said, sink = io.StringIO(), Sink("records")
+    metrics = Metrics([sink], said)
     metrics.write(START)
     metrics.close()
-    taker.failures = 1
+    sink.failures = 1
     metrics.write(STEP)
-    assert (taker.told, taker.closed, said.getvalue()) == ([START], 1, "")
+    assert (sink.records, sink.closed, said.getvalue()) == ([START], 1, "")
 
 
-def test_one_thread_ends_what_another_still_tells() -> None:
-    """As where a main thread trains on while another one ends the process."""
+def test_close_waits_for_a_write_in_another_thread() -> None:
+    """The main thread trains on while another one ends the process."""
     written, resume = threading.Event(), threading.Event()
 
-    class Slow(Taker):
+    class Slow(Sink):
         def write(self, record: Record) -> None:
             written.set()
             assert resume.wait(20)
             assert not self.closed
             super().write(record)
 
-    taker = Slow("records")
-    metrics = Metrics([taker])
-    telling = threading.Thread(target=metrics.write, args=(STEP,))
-    telling.start()
+    sink = Slow("records")
+    metrics = Metrics([sink])
+    writing = threading.Thread(target=metrics.write, args=(STEP,))
+    writing.start()
     assert written.wait(20)
     closing = threading.Thread(target=metrics.close)
     closing.start()
     closing.join(0.05)
     assert closing.is_alive()
     resume.set()
-    for thread in (telling, closing):
+    for thread in (writing, closing):
         thread.join(20)
-    assert (taker.told, taker.closed) == ([STEP], 1)
+    assert (sink.records, sink.closed) == ([STEP], 1)

@@ -119,15 +119,15 @@ def test_each_target_ends_as_the_pods_user_and_trains_without_an_argument(target
 
 
 @pytest.mark.parametrize("target", ["cpu", *GPU_TARGETS])
-def test_each_target_keeps_the_revision_that_its_build_is_told_in_its_last_layer(target: str) -> None:
-    """Last, so that another revision makes no layer of packages anew."""
+def test_build_sets_its_revision_in_the_last_layer(target: str) -> None:
+    """It is last, so that another revision rebuilds no layer of packages."""
     (stage,) = (stage for stage in stages(DOCKERFILE.read_text()) if stage[0][1].endswith(f" AS {target}"))
     assert stage[-3] == ("ARG", REVISION)
     assert parse(DOCKERFILE.read_text(), target).environment[REVISION] == "", (
         "without the argument it is empty"
     )
-    told = DOCKERFILE.read_text().replace(f"ARG {REVISION}\n", f"ARG {REVISION}=0123abc\n")
-    assert parse(told, target).environment[REVISION] == "0123abc"
+    text = DOCKERFILE.read_text().replace(f"ARG {REVISION}\n", f"ARG {REVISION}=0123abc\n")
+    assert parse(text, target).environment[REVISION] == "0123abc"
 
 
 @pytest.mark.parametrize(("target", "lock"), [("cpu", ""), ("cuda", ""), ("v100", "-v100")])

@@ -24,7 +24,7 @@ pytestmark = [
 
 SCRIPT = Path(__file__).parents[3] / "trainer" / "install-efa.sh"
 VERSION = "1.51.0"
-# What AWS's installer leaves behind, as far as the script looks at it. It writes its arguments down.
+# The files of AWS's installer that the script uses. It also writes down its arguments.
 INSTALLER = """#!/bin/sh
 set -eu
 mkdir -p "$DESTDIR/opt/amazon/efa/bin" "$DESTDIR/etc/ld.so.conf.d" "$DESTDIR/opt/amazon/ofi-nccl/lib64"
@@ -132,19 +132,19 @@ def signer(place: Place, vendor: tuple[Place, str]) -> str:
 def test_installer_with_valid_signature_runs_for_a_container(place: Place, signer: str) -> None:
     done = place.run(signer)
     assert done.returncode == 0, done.stderr
-    told = (place.root / "arguments").read_text().split()
-    assert told == ["-y", "--skip-kmod", "--skip-limit-conf", "--no-verify", "--mpi=openmpi5"]
+    arguments = (place.root / "arguments").read_text().split()
+    assert arguments == ["-y", "--skip-kmod", "--skip-limit-conf", "--no-verify", "--mpi=openmpi5"]
     assert "fi_info: 2.7.0" in done.stdout
     assert (place.path / "asked").read_text().splitlines()[-1].strip() == "ldconfig"
     assert not list(place.path.glob("tmp.*")), "nothing is left in the layer"
     # NCCL finds the plugin by the name that it asks for.
     directory = place.root / "opt/amazon/ofi-nccl/lib64"
     assert (directory / "libnccl-net.so").readlink() == Path("libnccl-net-ofi.so")
-    told_loader = (place.root / "etc/ld.so.conf.d/200-aws-ofi-nccl.conf").read_text()
-    assert told_loader == "/opt/amazon/ofi-nccl/lib64\n"
+    loader = (place.root / "etc/ld.so.conf.d/200-aws-ofi-nccl.conf").read_text()
+    assert loader == "/opt/amazon/ofi-nccl/lib64\n"
 
 
-def test_a_plugin_of_that_name_stays_as_it_is(place: Place, signer: str) -> None:
+def test_plugin_of_that_name_stays_unchanged(place: Place, signer: str) -> None:
     assert place.run(signer, "libnccl-net.so").returncode == 0
     assert not (place.root / "opt/amazon/ofi-nccl/lib64/libnccl-net.so").is_symlink()
 

@@ -28,28 +28,28 @@ def world(nodes: int, per_node: int) -> World:
 
 
 @pytest.mark.parametrize(("nodes", "per_node"), [(2, 4), (None, 4), (2, None), (None, None)])
-def test_a_kept_promise_passes(nodes: int | None, per_node: int | None) -> None:
+def test_expected_world_passes(nodes: int | None, per_node: int | None) -> None:
     check_expected(world(2, 4), nodes, per_node)
 
 
 @pytest.mark.parametrize(("nodes", "per_node"), [(4, 4), (2, 8), (1, 8), (4, None), (None, 2)])
-def test_a_broken_promise_is_told_with_both_numbers(nodes: int | None, per_node: int | None) -> None:
+def test_unexpected_world_names_both_numbers(nodes: int | None, per_node: int | None) -> None:
     with pytest.raises(TrainerError, match="found 2 nodes x 4 processes, 8 in all") as caught:
         check_expected(world(2, 4), nodes, per_node)
     assert caught.value.code == Exit.WORLD_SIZE
 
 
-def test_machines_with_different_numbers_of_processes_break_the_promise() -> None:
+def test_uneven_nodes_fail_the_expected_world() -> None:
     with pytest.raises(TrainerError, match="7 in all"):
         check_expected(World(rank=0, size=7, local_rank=0, local_size=4, nodes=2), 2, 4)
 
 
 @pytest.mark.parametrize("batch_size", [8, 9, 64])
-def test_a_batch_that_gives_each_process_a_sample_passes_whether_it_divides_or_not(batch_size: int) -> None:
+def test_batch_of_at_least_world_size_passes(batch_size: int) -> None:
     check_batch(world(2, 4), batch_size)
 
 
-def test_a_batch_of_fewer_samples_than_processes_is_told_with_both_numbers() -> None:
+def test_batch_below_world_size_names_both_numbers() -> None:
     line = "batch_size: 7 is less than the 8 processes; it must be at least one sample per process"
     with pytest.raises(TrainerError, match=f"^{line}. Use a larger batch or fewer processes$") as caught:
         check_batch(world(2, 4), 7)

@@ -71,7 +71,7 @@ def broken(change: Callable[[dict[str, object]], object]) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         (b"", r"manifest\.json is not JSON \(0 bytes\)"),
         (manifest().encode()[:-20], "is not JSON"),
@@ -88,8 +88,8 @@ def broken(change: Callable[[dict[str, object]], object]) -> bytes:
         (broken(lambda said: said.update(fingerprint=[])), "is invalid"),
     ],
 )
-def test_a_broken_manifest_is_told(body: bytes, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_invalid_manifest_names_the_problem(body: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Manifest.decode(body)
 
 
@@ -120,10 +120,10 @@ def test_sizes_show_what_is_torn(sizes: dict[str, int], problem: str | None) -> 
     assert layout.torn(manifest().files, sizes) == problem
 
 
-def test_the_first_difference_of_two_models_is_told() -> None:
+def test_difference_names_the_first_tensor() -> None:
     saved = {"a": Tensor((2,), "float32"), "b": Tensor((3, 4), "float32")}
     assert layout.difference(saved, dict(saved)) is None
-    for wanted, told in (
+    for model, message in (
         (
             {**saved, "b": Tensor((3, 5), "float32")},
             "b: the checkpoint has float32[3, 4], the model float32[3, 5]",
@@ -132,7 +132,7 @@ def test_the_first_difference_of_two_models_is_told() -> None:
         ({"b": saved["b"]}, "a: the checkpoint has float32[2], the model none"),
         ({**saved, "aa": Tensor((), "int64")}, "aa: the checkpoint has none, the model int64[]"),
     ):
-        assert layout.difference(saved, wanted) == told
+        assert layout.difference(saved, model) == message
 
 
 steps = st.dictionaries(st.integers(0, 40), st.booleans(), min_size=1)

@@ -71,10 +71,10 @@ def test_a_place_that_takes_nothing_changes_nothing(tmp_path: Path, put: str, sa
     began = time.monotonic()
     process = started(tmp_path, put=put, then="time.sleep(0.3)")
     output = process.communicate(timeout=60)[0].splitlines()
-    told = [line for line in output if line.startswith("log: ")]
-    assert [line for line in output if line not in told] == [*PRINTED.splitlines(), "after it"]
-    assert (len(told), process.returncode) == (1 if said else 0, 7)
-    assert all(said in line for line in told)
+    messages = [line for line in output if line.startswith("log: ")]
+    assert [line for line in output if line not in messages] == [*PRINTED.splitlines(), "after it"]
+    assert (len(messages), process.returncode) == (1 if said else 0, 7)
+    assert all(said in line for line in messages)
     assert time.monotonic() - began < 20
 
 

@@ -121,7 +121,7 @@ def test_a_machine_with_everything_is_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lack", "told"),
+    ("missing", "message"),
     [
         ({"driver": None}, "driver: none of nvidia.com/gpu is loaded; use"),
         ({"devices": 7}, "devices: 7 of nvidia.com/gpu in /dev; p4d.24xlarge has 8"),
@@ -140,9 +140,9 @@ def test_a_machine_with_everything_is_fit() -> None:
         ({"file_system": "ext4"}, "Lustre: /fsx is ext4, and the kernel knows Lustre; it must be lustre"),
     ],
 )
-def test_each_thing_that_is_missing_is_one_line(lack: dict[str, Any], told: str) -> None:
-    (line,) = faults(P4D, replace(WHOLE, **lack))
-    assert line.startswith(told)
+def test_each_missing_thing_is_one_line(missing: dict[str, Any], message: str) -> None:
+    (line,) = faults(P4D, replace(WHOLE, **missing))
+    assert line.startswith(message)
     assert "\n" not in line
 
 

@@ -125,9 +125,7 @@ def here_alive(store: Directory, clock: Clock) -> Owner:
 
 
 @pytest.mark.parametrize("where", ["elsewhere", "here"])
-def test_two_live_trainings_of_one_name_do_not_share_a_place(
-    store: Directory, clock: Clock, where: str
-) -> None:
+def test_claim_beside_a_live_run_is_refused(store: Directory, clock: Clock, where: str) -> None:
     first = here_alive(store, clock) if where == "here" else elsewhere(store, clock, run="mine")
     first.claim()
     renewals = iter(range(100))

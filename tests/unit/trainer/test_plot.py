@@ -101,7 +101,7 @@ def test_a_training_of_one_record_is_a_point() -> None:
     assert line.get_marker() == "."
 
 
-def test_runs_of_one_name_are_told_apart_by_their_files() -> None:
+def test_runs_of_one_name_are_named_by_their_files() -> None:
     files = [Path("a/r1.jsonl"), Path("b/r1.jsonl")]
     same = [history(training(0, 50))] * 2
     assert plot.names(files, same) == ["a/r1.jsonl", "b/r1.jsonl"]
@@ -134,18 +134,18 @@ def test_plot_command_writes_a_png_and_names_bad_lines(
     data = output.read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     assert (int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) == (1296, 936)
-    told = err.splitlines()
-    assert told[0].startswith(f"{file} line 7 is skipped: it is not JSON")
-    assert len(told) == plot.MAX_PROBLEMS + 1
-    assert told[-1] == f"{file}: 2 more lines are skipped"
+    problems = err.splitlines()
+    assert problems[0].startswith(f"{file} line 7 is skipped: it is not JSON")
+    assert len(problems) == plot.MAX_PROBLEMS + 1
+    assert problems[-1] == f"{file}: 2 more lines are skipped"
 
 
 def refused(capsys: pytest.CaptureFixture[str], code: Exit, *arguments: str | Path) -> str:
     assert plot.main([str(argument) for argument in arguments]) == code
-    told = capsys.readouterr().err
-    assert told.startswith("error: ")
-    assert told.count("\n") == 1
-    return told.strip()
+    message = capsys.readouterr().err
+    assert message.startswith("error: ")
+    assert message.count("\n") == 1
+    return message.strip()
 
 
 def test_a_file_without_records_or_no_file_is_one_line(
@@ -155,8 +155,8 @@ def test_a_file_without_records_or_no_file_is_one_line(
     missing, empty, binary = tmp_path / "missing.jsonl", tmp_path / "empty.jsonl", tmp_path / "model.pt"
     empty.touch()
     binary.write_bytes(bytes(range(256)))
-    told = refused(capsys, Exit.DATA, missing, "--output", output)
-    assert told == f"error: {missing} can't be read: No such file or directory"
+    message = refused(capsys, Exit.DATA, missing, "--output", output)
+    assert message == f"error: {missing} can't be read: No such file or directory"
     assert "has no records" in refused(capsys, Exit.DATA, empty, "--output", output)
     assert "has no records" in refused(capsys, Exit.DATA, binary, "--output", output)
     assert "can't be read" in refused(capsys, Exit.DATA, tmp_path, "--output", output)

@@ -35,7 +35,7 @@ def test_the_compute_capability_chooses(name: str, capability: tuple[int, int], 
     assert choose("fp16", "cuda", name, capability).scaled
 
 
-def test_the_cpu_computes_in_its_weights_precision_unless_told() -> None:
+def test_cpu_computes_in_fp32_by_default() -> None:
     device = torch.device("cpu")
     assert prepare("auto", device) == FP32
     with prepare("bf16", device).autocast(device):
@@ -44,7 +44,7 @@ def test_the_cpu_computes_in_its_weights_precision_unless_told() -> None:
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
 
 
-def test_what_a_device_does_badly_is_refused_with_what_would_be_right() -> None:
+def test_unsupported_precision_is_refused_with_the_right_one() -> None:
     with pytest.raises(
         TrainerError, match=r"^precision: bf16 needs .* Tesla T4 has 7\.5\. Use fp16"
     ) as error:

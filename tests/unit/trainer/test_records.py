@@ -75,8 +75,8 @@ def test_a_field_that_is_missing_is_named() -> None:
 def test_the_page_has_each_field_of_each_record() -> None:
     page = (ROOT / "docs" / "training-metrics.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page, re.MULTILINE)
-    told = {kind: set(re.findall(r"`(\w+)`", text)) for kind, text in rows if kind in KINDS}
-    assert told == {record.kind: set(asdict(record)) - set(COMMON) for record in EVERY}
+    documented = {kind: set(re.findall(r"`(\w+)`", text)) for kind, text in rows if kind in KINDS}
+    assert documented == {record.kind: set(asdict(record)) - set(COMMON) for record in EVERY}
     common = re.search(r"^Each line has (.+?)\.\n", page, re.MULTILINE | re.DOTALL)
     assert common
     assert set(re.findall(r"`(\w+)`", common[1])) == {"format", "kind", *COMMON}

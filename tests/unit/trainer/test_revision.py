@@ -24,7 +24,7 @@ def checkout(tmp_path: Path) -> Path:
     return place
 
 
-def test_what_the_image_was_told_counts(checkout: Path) -> None:
+def test_revision_of_the_image_has_precedence(checkout: Path) -> None:
     assert revision({"TRAINYARD_REVISION": "0123abc"}, checkout) == "0123abc"
 
 

@@ -1,4 +1,4 @@
-"""What must be the same in all processes, and how it is told where it is not."""
+"""What must be the same in all processes, and the message where it is not."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ def test_processes_that_agree_differ_in_nothing() -> None:
     assert differences([{"seed": "0", "steps": "5"}] * 3) == []
 
 
-def test_each_difference_is_told_with_its_values_and_who_has_them() -> None:
-    told = [{"seed": "0", "steps": "5"}, {"seed": "1", "steps": "5"}, {"seed": "0"}]
-    assert differences(told) == [
+def test_difference_names_its_values_and_ranks() -> None:
+    descriptions = [{"seed": "0", "steps": "5"}, {"seed": "1", "steps": "5"}, {"seed": "0"}]
+    assert differences(descriptions) == [
         "seed: 0 in processes 0, 2, 1 in process 1",
         "steps: 5 in processes 0, 1, nothing in process 2",
     ]
 
 
 def test_of_many_processes_eight_are_named() -> None:
-    told = [{"seed": str(int(rank == 300))} for rank in range(512)]
-    assert differences(told) == ["seed: 0 in processes 0, 1, 2, 3, 4, 5, 6, 7 and 503 more, 1 in process 300"]
+    descriptions = [{"seed": str(int(rank == 300))} for rank in range(512)]
+    assert differences(descriptions) == [
+        "seed: 0 in processes 0, 1, 2, 3, 4, 5, 6, 7 and 503 more, 1 in process 300"
+    ]
 
 
 def test_every_setting_is_of_the_run_or_of_a_machine() -> None:
@@ -45,7 +47,11 @@ def test_every_setting_is_of_the_run_or_of_a_machine() -> None:
     assert (agree["batch_size"], agree["device"]) == ("96", "cpu")
 
 
-def test_data_are_told_by_what_they_are() -> None:
+def test_workload_description_has_model_and_data() -> None:
     digits = load("digits")
-    told = describe_workload(digits)
-    assert (told["model"], told["sha256"], told["train_samples"]) == ("convnet", digits.digest, "1438")
+    described = describe_workload(digits)
+    assert (described["model"], described["sha256"], described["train_samples"]) == (
+        "convnet",
+        digits.digest,
+        "1438",
+    )

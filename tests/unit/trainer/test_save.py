@@ -125,7 +125,7 @@ def test_a_place_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_machine_without_room_for_the_model_is_told_in_one_line_and_nothing_is_written(
+def test_save_on_a_full_disk_fails_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """/dev/full is a file on a full disk (man 4 full)."""
@@ -139,9 +139,7 @@ def test_a_machine_without_room_for_the_model_is_told_in_one_line_and_nothing_is
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_cause_is_told_also_where_torch_raises_another_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_save_names_the_cause_of_a_torch_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken(io.FileIO):
         """A disk with one bad place."""
 
@@ -159,7 +157,7 @@ def test_the_cause_is_told_also_where_torch_raises_another_error(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_machine_without_the_directory_on_the_way_is_told(tmp_path: Path) -> None:
+def test_save_without_scratch_directory_names_it(tmp_path: Path) -> None:
     with pytest.raises(TrainerError, match=f"^cannot write the model to {tmp_path}/absent: No such file"):
         save(str(tmp_path), "r1", weights(), METADATA, tmp_path / "absent")
     assert list(tmp_path.iterdir()) == []

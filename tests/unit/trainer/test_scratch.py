@@ -51,7 +51,7 @@ def test_of_directories_only_those_of_this_machine_s_dead_processes_are_left_beh
     assert find_abandoned(names, HERE, alive.get) == sorted([dead, reused])
 
 
-def test_where_no_machine_can_be_told_from_another_nothing_is_left_behind() -> None:
+def test_without_host_identity_nothing_counts_as_abandoned() -> None:
     unknown = replace(HERE, boot="", namespace="", started="")
     assert find_abandoned([name("save", unknown)], unknown, {}.get) == []
 

@@ -112,7 +112,7 @@ def test_a_listing_that_fails_is_no_empty_listing(store: Directory, monkeypatch:
         store.list()
 
 
-def test_a_file_in_the_place_of_the_directory_is_told(tmp_path: Path) -> None:
+def test_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     store = Directory(tmp_path / "file")
     with pytest.raises(StoreError, match=f"cannot list {tmp_path}/file: Not a directory"):
@@ -161,7 +161,7 @@ def test_a_file_system_that_takes_nothing_is_found_out_by_root_too() -> None:
         Directory(Path("/proc/models")).probe("r1/model.pt")
 
 
-def test_what_is_missing_is_told_apart(store: Directory, tmp_path: Path) -> None:
+def test_missing_file_raises_missing_error(store: Directory, tmp_path: Path) -> None:
     for act in (lambda: store.read("none"), lambda: store.fetch("none", tmp_path / "out")):
         with pytest.raises(MissingError, match="No such file"):
             act()

@@ -27,14 +27,14 @@ def test_the_page_has_every_option_once() -> None:
     assert sorted(named) == sorted(f"--{each.name.replace('_', '-')}" for each in fields(Config))
 
 
-def test_the_page_tells_the_defaults() -> None:
+def test_the_page_has_the_defaults() -> None:
     for row in rows("Options"):
         options = re.findall(r"`--([a-z-]+)`", row[0])
         values = [getattr(Config(), option.replace("-", "_")) for option in options]
         for value in values:
             if value is not None:
-                told = f"{value:g}" if isinstance(value, float) else str(value)
-                assert told in row[1], f"{options}: {told}"
+                text = f"{value:g}" if isinstance(value, float) else str(value)
+                assert text in row[1], f"{options}: {text}"
 
 
 def test_the_page_has_every_exit_code() -> None:
