@@ -4,8 +4,6 @@ SHELL := /bin/bash
 
 # The Python of .venv, so that PYTHON is given once; without .venv the oldest supported one on PATH.
 PYTHON ?= $(shell readlink -e .venv/bin/python || command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
-STACK ?= local
-CLOUD ?= $(if $(filter local,$(STACK)),local,aws)
 RUN := PYTHONPATH=$(CURDIR) .venv/bin/python
 # `make environment` writes it: trainyard.cli of this checkout.
 TRAINYARD := .venv/bin/trainyard
@@ -21,44 +19,45 @@ environment: ## the virtual environment, exactly as requirements.lock says
 	@test -n "$(PYTHON)" || { echo "Python is not on PATH: install Python 3.11, 3.12 or 3.13, or set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) local/bootstrap.py
 
-up: environment ## deploy STACK (default: local) and follow its training run to the end (CLOUD=local: on this machine; VERBOSE=1: print every line; PREFLIGHT=no: skip the check of the account)
-	@$(TRAINYARD) up --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
+# The commands of trainyard (trainyard/cli/arguments.py), with variables for their options: STACK=dev is --stack=dev.
+option = $(if $($(1)),--$(2)=$(call quoted,$($(1))))
+where = $(call option,STACK,stack) $(call option,CLOUD,cloud)
 
-down: environment ## destroy STACK and stop the local cloud; nothing is left running (KEEP_DATA=1: keep protected data; VERBOSE=1: print every line)
-	@$(TRAINYARD) down --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) $(if $(KEEP_DATA),--keep-data=$(call quoted,$(KEEP_DATA)))
+up: environment ## deploy a stack, and follow its training run to the end (STACK=dev; CLOUD=local: on this machine; VERBOSE=1: print every line; PREFLIGHT=no: skip the check of the account)
+	@$(TRAINYARD) $@ $(where)
 
-delete-data: environment ## delete for good what an earlier down of STACK kept: make delete-data STACK=dev CONFIRM=dev
-	@$(TRAINYARD) delete-data --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --confirm=$(call quoted,$(CONFIRM))
+down: environment ## destroy a stack, and stop the local cloud unless another stack is up on it (KEEP_DATA=1: keep protected data; VERBOSE=1: print every line)
+	@$(TRAINYARD) $@ $(where) $(call option,KEEP_DATA,keep-data)
 
-preview: environment ## show the plan of up for STACK; without a state or an account: all resources of a first up
-	@$(TRAINYARD) preview --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
+delete-data: environment ## delete for good the data that an earlier `down --keep-data` kept: make delete-data STACK=dev CONFIRM=dev
+	@$(TRAINYARD) $@ $(where) $(call option,CONFIRM,confirm)
 
-drift: environment ## list what was changed or deleted outside of Pulumi in STACK; fails if there is something
-	@$(TRAINYARD) drift --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
+preview: environment ## show the plan of `up` against the stack's state; without a state or an account: all resources of a first up
+	@$(TRAINYARD) $@ $(where)
 
-preflight: environment ## check what the account lacks for STACK; changes nothing
-	@$(TRAINYARD) preflight --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
+drift: environment ## list what was changed or deleted outside of Pulumi; fails if there is something
+	@$(TRAINYARD) $@ $(where)
 
-verify-clean: environment ## list what a destroyed STACK left in the account; exits non-zero if there is anything
-	@$(TRAINYARD) verify-clean --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
+preflight: environment ## check what the account lacks for a stack: quotas, capacity, subnets, permissions
+	@$(TRAINYARD) $@ $(where)
 
-submit: environment ## start another run on a stack that is up: make submit STACK=local MIN=1 MAX=2
-	@[[ -n $(call quoted,$(MIN)) && -n $(call quoted,$(MAX)) ]] || { echo $(call quoted,say how many nodes: make submit STACK=$(STACK) MIN=2 MAX=4) >&2; exit 2; }
-	@$(TRAINYARD) submit --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --min=$(call quoted,$(MIN)) --max=$(call quoted,$(MAX))
+verify-clean: environment ## list what a destroyed stack left in the account; fails if there is something
+	@$(TRAINYARD) $@ $(where)
+
+submit: environment ## start another run on a stack that is up, and follow it to the end: make submit STACK=local MIN=1 MAX=2
+	@$(TRAINYARD) $@ $(where) $(call option,MIN,min) $(call option,MAX,max)
 
 check-nodes: environment ## check each node of a pool before a run: make check-nodes STACK=p4d POOL=p4d
-	@[[ -n $(call quoted,$(POOL)) ]] || { echo $(call quoted,say which pool: make check-nodes STACK=$(STACK) POOL=small) >&2; exit 2; }
-	@$(TRAINYARD) check-nodes --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --pool=$(call quoted,$(POOL))
+	@$(TRAINYARD) $@ $(where) $(call option,POOL,pool)
 
-check-fabric: environment ## measure the network between nodes of a pool: make check-fabric STACK=p4d POOL=p4d NODES=2
-	@[[ -n $(call quoted,$(POOL)) && -n $(call quoted,$(NODES)) ]] || { echo $(call quoted,say which pool and how many nodes: make check-fabric STACK=$(STACK) POOL=small NODES=2) >&2; exit 2; }
-	@$(TRAINYARD) check-fabric --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --pool=$(call quoted,$(POOL)) --nodes=$(call quoted,$(NODES))
+check-fabric: environment ## measure the network between nodes of a pool that are up: make check-fabric STACK=p4d POOL=p4d NODES=2
+	@$(TRAINYARD) $@ $(where) $(call option,POOL,pool) $(call option,NODES,nodes)
 
-status: environment ## what the local cloud runs
-	@$(TRAINYARD) status
+status: environment ## show what the local cloud runs
+	@$(TRAINYARD) $@
 
-logs: environment ## logs of the local cloud's processes
-	@$(TRAINYARD) logs
+logs: environment ## show the logs of the local cloud's processes
+	@$(TRAINYARD) $@
 
 check: environment ## format, lint, types, import rules and the fast tests (a minute, offline)
 	@$(RUN) -m tests.suite check
@@ -74,18 +73,18 @@ faults: environment ## launcher and torchrun controller under faults of the live
 lives: environment ## up, up again, refresh and down of every stack file on the local cloud (an hour; STACK=<stack>: of one)
 	@$(RUN) -m local tools
 	@$(RUN) -m tests.integration.policy.environments
-	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m lives $(if $(filter-out file,$(origin STACK)),-k $(call quoted,[$(STACK)]))
+	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m lives $(if $(STACK),-k $(call quoted,[$(STACK)]))
 
 policy: environment ## check every shipped stack file by the project's rules and by checkov (STACK=<stack>: one)
-	@$(RUN) -m tests.integration.policy $(if $(filter-out file,$(origin STACK)),$(call quoted,$(STACK)))
+	@$(RUN) -m tests.integration.policy $(if $(STACK),$(call quoted,$(STACK)))
 
 sweep: environment ## kill the launcher and the torchrun controller at each of their writes, and up and destroy of every stack at 20 random resources each (STACK=<stack>: of one stack alone); resumes after an interruption
-	@$(if $(filter-out file,$(origin STACK)),:,$(RUN) -m tests.integration.sweeps.launcher)
-	@$(if $(filter-out file,$(origin STACK)),:,$(RUN) -m tests.integration.sweeps.controller)
-	@$(RUN) -m tests.integration.sweeps $(if $(filter-out file,$(origin STACK)),--stack $(call quoted,$(STACK)))
+	@$(if $(STACK),:,$(RUN) -m tests.integration.sweeps.launcher)
+	@$(if $(STACK),:,$(RUN) -m tests.integration.sweeps.controller)
+	@$(RUN) -m tests.integration.sweeps $(if $(STACK),--stack $(call quoted,$(STACK)))
 
 record-states: environment ## record what the stack files deploy now; later versions must not delete or replace it (STACK=<stack>: one)
-	@$(RUN) -m tests.integration.graph $(if $(filter-out file,$(origin STACK)),$(call quoted,$(STACK)))
+	@$(RUN) -m tests.integration.graph $(if $(STACK),$(call quoted,$(STACK)))
 
 bench-local: environment ## measure the local cloud, make check and make test against their targets (an hour; WARM=1 leaves out the cold build)
 	@$(RUN) -m tests.benchmarks.local_cloud $(if $(filter-out 0 no false off,$(WARM)),--warm)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from local.arguments import LOGS, STATUS
 from local.guard import ForeignCloudError, NotRunningError
 from local.home import CHECKOUT, Home
 from local.tools import ToolError
@@ -28,8 +29,8 @@ ACCOUNT_CHECKS = {
     ("verify-clean", "aws"): ("trainyard.preflight.leftovers",),
     ("verify-clean", "local"): ("trainyard.cli.account", "leftovers"),
 }
-# The commands of `python -m local` with the same names.
-LOCAL_COMMANDS = {"status": ("local", "status"), "logs": ("local", "logs")}
+# `python -m local` runs them.
+LOCAL_COMMANDS = (STATUS.name, LOGS.name)
 # Variables with a path, which is relative to the user's working directory. Most child processes run in the checkout.
 PATHS = ("TRAINYARD_HOME", "TRAINYARD_CACHE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 # A user error ends in one line and exit code 1.
@@ -50,8 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
         for name in PATHS:
             if value := os.environ.get(name):
                 os.environ[name] = str(Path(value).expanduser().absolute())
-        if words := LOCAL_COMMANDS.get(arguments.command):
-            _become(*words, *_local_options(arguments))
+        if arguments.command in LOCAL_COMMANDS:
+            _become("local", *sys.argv[1:])
         check_name(arguments.stack)
         OUTPUT.verbose = getattr(arguments, "verbose", False) or is_yes(
             "VERBOSE", os.environ.get("VERBOSE") or "no"
@@ -91,13 +92,6 @@ def _run(arguments: argparse.Namespace, stack: str, cloud: str) -> int:
         case "submit":
             return commands.submit(stack, cloud, nodes("MIN", arguments.min), nodes("MAX", arguments.max))
     raise AssertionError(f"no function runs {arguments.command}")
-
-
-def _local_options(arguments: argparse.Namespace) -> list[str]:
-    """Return the arguments of `python -m local status` or `logs`."""
-    flags = [f"--{name}" for name in ("json", "follow") if getattr(arguments, name, False)]
-    process = getattr(arguments, "process", None)
-    return [*flags, "--", process] if process else flags
 
 
 def _become(*words: str) -> NoReturn:

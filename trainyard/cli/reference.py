@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from textwrap import fill
 from typing import Final
 
+from local.arguments import COMMANDS as LOCAL_COMMANDS
+from local.arguments import HOME, Argument, Command
 from local.home import CHECKOUT
-from trainyard.cli.arguments import COMMANDS, EXIT_USAGE, WHERE, Argument, Command
+from trainyard.cli.arguments import COMMANDS, EXIT_USAGE, WHERE
 
 PAGE: Final = CHECKOUT / "docs" / "commands.md"
 HEAD: Final = f"""\
 # Commands
 
-<!-- Written by `make reference` from trainyard/cli/arguments.py; edits here are lost. -->
+<!-- Written by `make reference` from trainyard/cli/arguments.py and local/arguments.py; edits here are lost. -->
 
 `make environment` writes `.venv/bin/trainyard`. It works in every directory, and so does a link to it:
 
@@ -35,13 +37,26 @@ wrong command line, 130 after Ctrl-C; others are in the descriptions below.
 |---|---|
 """
 _TABLE: Final = "| Argument | Meaning |\n|---|---|\n"
+_LOCAL_HEAD: Final = f"""
+## The local cloud alone
+
+`.venv/bin/python -m local COMMAND` works on the local cloud without a stack ([local-cloud.md](local-cloud.md)).
+`--home HOME COMMAND` names another {HOME.settings["help"]}.
+
+| Command | What it does |
+|---|---|
+"""
 
 
 def render() -> str:
     """Return the text of the page."""
     rows = "".join(f"| [`{each.name}`](#{each.name}) | {each.summary} |\n" for each in COMMANDS)
     common = f"\nAll of them but status, logs and completion take:\n\n{_TABLE}{_rows(WHERE)}"
-    return HEAD + rows + common + "".join(_section(each) for each in COMMANDS)
+    local_rows = "".join(
+        f"| `{each.name}` | {each.summary} |\n{_rows(each.arguments, f'{each.name} ')}"
+        for each in LOCAL_COMMANDS
+    )
+    return HEAD + rows + common + "".join(_section(each) for each in COMMANDS) + _LOCAL_HEAD + local_rows
 
 
 def _section(command: Command) -> str:
@@ -49,13 +64,13 @@ def _section(command: Command) -> str:
     return f"\n## {command.name}\n\n{fill(command.description, 120)}\n" + (rows and f"\n{_TABLE}{rows}")
 
 
-def _rows(arguments: Sequence[Argument]) -> str:
-    """Return the rows of a table of arguments."""
+def _rows(arguments: Sequence[Argument], before: str = "") -> str:
+    """Return the rows of a table of arguments. `before` stands before each."""
     scratch = argparse.ArgumentParser(add_help=False)
-    return "".join(_row(scratch.add_argument(*each.names, **each.settings)) for each in arguments)
+    return "".join(_row(scratch.add_argument(*each.names, **each.settings), before) for each in arguments)
 
 
-def _row(action: argparse.Action) -> str:
+def _row(action: argparse.Action, before: str) -> str:
     names = ", ".join(action.option_strings)
     choices = "{" + ",".join(map(str, action.choices)) + "}" if action.choices else ""
     value = "" if action.nargs == 0 else str(action.metavar or choices or (action.dest.upper()))
@@ -64,7 +79,7 @@ def _row(action: argparse.Action) -> str:
     elif names and value:
         value = f" {value}"
     needed = " (required)" if action.required and names else ""
-    return f"| `{names}{value}` | {action.help}{needed} |\n"
+    return f"| `{before}{names}{value}` | {action.help}{needed} |\n"
 
 
 def main() -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from local import arguments as local_cloud
+from local.arguments import Command
 from trainyard.cli import dispatch, reference
 from trainyard.cli.arguments import COMMANDS, SHELLS, parse, parser
 from trainyard.cli.completion import script, suggestions
@@ -19,6 +22,8 @@ from trainyard.stack_files import names
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[3]
+# A make variable of the environment stands for them, or make has nothing for them.
+BY_VARIABLE = ("-v", "--no-preflight", "--json", "-f", "process")
 STACK_COMMANDS = {each.name for each in COMMANDS} - {"status", "logs", "completion"}
 
 
@@ -29,9 +34,33 @@ def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().err
 
 
-def test_each_command_is_a_make_target_that_calls_it() -> None:
-    called = set(re.findall(r"@\$\(TRAINYARD\) ([a-z-]+)", (ROOT / "Makefile").read_text()))
-    assert called == {each.name for each in COMMANDS} - {"completion"}
+@pytest.mark.parametrize(
+    "command", [each for each in COMMANDS if each.name != "completion"], ids=lambda each: each.name
+)
+def test_make_target_of_a_command_passes_each_of_its_options(command: Command) -> None:
+    values = {"--stack": "a", "--cloud": "aws", "--keep-data": "no"}
+    options = {
+        name: values.get(name, "7")
+        for each in command.arguments
+        if (name := each.names[0]) not in BY_VARIABLE
+    }
+    variables = [f"{name[2:].upper().replace('-', '_')}={value}" for name, value in options.items()]
+    words = ["make", "--no-print-directory", "--dry-run", command.name, *variables]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    line = shlex.split(done.stdout.splitlines()[-1])
+    assert line == [
+        ".venv/bin/trainyard",
+        command.name,
+        *(f"{name}={value}" for name, value in options.items()),
+    ]
+    assert parse(line[1:]).command == command.name
+
+
+def test_make_help_has_the_summary_of_each_command() -> None:
+    targets = dict(re.findall(r"^([a-z-]+): environment ## (.+)", (ROOT / "Makefile").read_text(), re.M))
+    assert [
+        each.name for each in COMMANDS if not targets.get(each.name, each.summary).startswith(each.summary)
+    ] == []
 
 
 @pytest.mark.parametrize("command", sorted(STACK_COMMANDS))
@@ -46,6 +75,7 @@ def test_command_of_a_stack_takes_stack_and_cloud(command: str) -> None:
 
 def test_commands_without_a_stack_are_those_of_the_local_cloud() -> None:
     assert set(LOCAL_COMMANDS) == {each.name for each in COMMANDS} - STACK_COMMANDS - {"completion"}
+    assert set(LOCAL_COMMANDS) < {each.name for each in local_cloud.COMMANDS}
     assert {name for name, _ in ACCOUNT_CHECKS} < STACK_COMMANDS
 
 

@@ -133,10 +133,10 @@ def test_a_variable_of_make_is_one_word_of_the_command(value: str) -> None:
     # Make itself reads a dollar sign.
     given = value.replace("$", "$$")
     submit = commanded("submit", "STACK=dev", "MIN=1", f"MAX={given}")
-    assert submit == ["submit", "--stack", "dev", "--cloud", "aws", "--min=1", f"--max={value}"]
+    assert submit == ["submit", "--stack=dev", "--min=1", f"--max={value}"]
     submit = commanded("submit", "STACK=dev", f"MIN={given}", "MAX=2")
     assert submit[-2:] == [f"--min={value}", "--max=2"]
-    assert commanded("up", f"STACK={given}")[:3] == ["up", "--stack", value]
+    assert commanded("up", f"STACK={given}") == ["up", f"--stack={value}"]
     assert commanded("check-nodes", "STACK=dev", f"POOL={given}")[-1] == f"--pool={value}"
     fabric = commanded("check-fabric", "STACK=dev", f"POOL={given}", f"NODES={given}")
     assert fabric[-2:] == [f"--pool={value}", f"--nodes={value}"]

@@ -136,7 +136,7 @@ def test_account_check_runs_its_module(
         (["status"], "local status"),
         (["status", "--json"], "local status --json"),
         (["logs"], "local logs"),
-        (["logs", "-f", "aws"], "local logs --follow -- aws"),
+        (["logs", "-f", "aws"], "local logs -f aws"),
     ],
 )
 def test_command_of_the_local_cloud_runs_its_module(

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from local import __main__ as command_line
+from local.arguments import NOT_RUNNING, parse
 from local.cluster import lifecycle, namespaces, record
 from local.cluster.lifecycle import CloudError
 from local.cluster.record import Process, parse_stat, read_stat
@@ -155,15 +156,16 @@ def test_up_in_a_directory_with_other_files_is_refused_so_that_reset_never_delet
 
 
 def test_words_of_another_command_are_left_alone() -> None:
-    assert command_line.split_command(["kubectl", "--token", "x"]) == (["kubectl"], ["--token", "x"])
-    assert command_line.split_command(["--home", "h", "exec", "--", "ls", "-l"])[1] == ["--", "ls", "-l"]
-    assert command_line.split_command(["logs", "-f", "exec"]) == (["logs", "-f", "exec"], [])
+    assert parse(["kubectl", "--token", "x"]).words == ["--token", "x"]
+    assert parse(["--home", "h", "exec", "--", "ls", "-l"]).words == ["--", "ls", "-l"]
+    assert parse(["kubectl"]).words == []
+    assert parse(["logs", "-f", "exec"]).process == "exec"
 
 
 def test_status_of_a_stopped_cloud_has_its_own_exit_code(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command_line.run(["--home", str(home.root), "status", "--json"]) == command_line.NOT_RUNNING
+    assert command_line.run(["--home", str(home.root), "status", "--json"]) == NOT_RUNNING
     assert json.loads(capsys.readouterr().out) == {
         "ready": False,
         "awsEndpoint": None,
