@@ -198,7 +198,7 @@ def _counted(values: Sequence[str], only_if_mixed: bool = False) -> str:
     return ", ".join(f"{count} x {value}" for value, count in counts.items())
 
 
-# All processes start at about the same time. One that does not come in this time is not in the table.
+# All processes start at about the same time. A process that takes longer is not in the table, and a line names it.
 WAIT_SECONDS = 20.0
 _PLACE, _SHOWN = "process", "table shown"
 
@@ -216,11 +216,17 @@ def show(store: Store, world: World, expected: str | None, device: str, *, is_re
             if is_refused:
                 store.wait([_SHOWN], timedelta(seconds=2 * WAIT_SECONDS))
             return
-        found = [own]
+        found, missing = [own], []
         for rank in range(1, world.size):
-            with suppress(RuntimeError):  # it did not come
+            try:
                 store.wait([f"{_PLACE} {rank}"], timedelta(seconds=max(0.1, until - time.monotonic())))
                 found.append(Process(**json.loads(store.get(f"{_PLACE} {rank}"))))
+            except RuntimeError:
+                missing.append(rank)
         for line in table(found, expected):
             log_line(line)
+        if missing:
+            log_line(
+                f"warning: not in the table: {_named(missing)}, no description within {WAIT_SECONDS:g} s"
+            )
         store.set(_SHOWN, "1")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 import torch
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from trainer.consistency import Process, describe, table
+from trainer import consistency
+from trainer.consistency import Process, describe, show, table
 from trainer.world import World, describe_expected
 
 pytestmark = pytest.mark.trainer
@@ -86,3 +90,15 @@ def test_process_on_the_cpu_has_no_driver() -> None:
     assert (found.rank, found.node, found.torch) == (3, 1, torch.__version__)
     assert (found.cuda, found.nccl, found.driver) == ("none", "none", "none")
     assert found.device.startswith("CPU ")
+
+
+def test_show_names_the_processes_without_a_description(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(consistency, "WAIT_SECONDS", 0.2)
+    store = HashStore()
+    store.set("process 2", json.dumps(asdict(node_processes(1, 2, gpus=1)[0])))
+    show(store, World(rank=0, size=4, local_rank=0, local_size=2, nodes=2), None, "cpu")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "world: found 2 nodes x 1 processes, 2 in all"
+    assert lines[-1] == "warning: not in the table: processes 1, 3, no description within 0.2 s"
