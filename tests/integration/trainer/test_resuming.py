@@ -10,6 +10,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -90,12 +91,20 @@ def create_runs(start: Start, numbered: Path, tmp_path_factory: pytest.TempPathF
     return lambda name: Runs(start, numbered, tmp_path_factory.mktemp(name))
 
 
+# An undisturbed run of this many processes.
+Undisturbed = Callable[[int], Runs]
+
+
 @pytest.fixture(scope="module")
-def undisturbed(create_runs: CreateRuns) -> Runs:
-    runs = create_runs("undisturbed")
-    ended = runs.train(2).end()
-    assert ended.code == 0, ended.output
-    return runs
+def undisturbed(create_runs: CreateRuns) -> Undisturbed:
+    @cache
+    def run(processes: int) -> Runs:
+        runs = create_runs(f"undisturbed{processes}")
+        ended = runs.train(processes).end()
+        assert ended.code == 0, ended.output
+        return runs
+
+    return run
 
 
 def are_tensors_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -132,20 +141,21 @@ def train_and_stop(runs: Runs, processes: int, step: int) -> int:
     return stopped_at(stop_after(node, step))
 
 
-def test_undisturbed_run_uses_every_sample_once_per_epoch(undisturbed: Runs) -> None:
-    assert undisturbed.count_samples() == [Counter(range(SAMPLES))] * EPOCHS
+def test_undisturbed_run_uses_every_sample_once_per_epoch(undisturbed: Undisturbed) -> None:
+    assert undisturbed(2).count_samples() == [Counter(range(SAMPLES))] * EPOCHS
 
 
-@pytest.mark.parametrize(("step", "rank"), [(3, 1), (17, 0)])  # before and after the first checkpoint
+# Before and after the first checkpoint. The sum over three processes, unlike that over two, depends on their order.
+@pytest.mark.parametrize(("processes", "step", "rank"), [(2, 3, 1), (2, 17, 0), (3, 17, 2)])
 def test_killed_process_does_not_change_the_model(
-    undisturbed: Runs, create_runs: CreateRuns, step: int, rank: int
+    undisturbed: Undisturbed, create_runs: CreateRuns, processes: int, step: int, rank: int
 ) -> None:
     runs = create_runs("killed")
-    ended = runs.train(2, restarts=1, KILL_STEP=str(step), KILL_RANK=str(rank)).end()
+    ended = runs.train(processes, restarts=1, KILL_STEP=str(step), KILL_RANK=str(rank)).end()
     assert ended.code == 0, ended.output
-    assert ended.output.count("rank=0 world_size=2") == 2, "the gang must restart the workers"
-    assert are_tensors_equal(runs.model(), undisturbed.model())
-    assert runs.count_samples() == undisturbed.count_samples()
+    assert ended.output.count(f"rank=0 world_size={processes}") == 2, "the gang must restart the workers"
+    assert are_tensors_equal(runs.model(), undisturbed(processes).model())
+    assert runs.count_samples() == undisturbed(processes).count_samples()
 
 
 @dataclass(frozen=True)
@@ -171,13 +181,15 @@ def stopped_run(
     return StoppedRun(step, copy)
 
 
-def test_stopped_run_that_resumes_ends_as_undisturbed(undisturbed: Runs, stopped_run: StoppedRun) -> None:
+def test_stopped_run_that_resumes_ends_as_undisturbed(
+    undisturbed: Undisturbed, stopped_run: StoppedRun
+) -> None:
     runs, step = stopped_run.copy(), stopped_run.step
     assert 13 <= step < STEPS
     ended = runs.train(2).end()
     assert ended.code == 0, ended.output
     assert f"step={step}/{STEPS}" in ended.output, "no step was lost"
-    assert are_tensors_equal(runs.model(), undisturbed.model())
+    assert are_tensors_equal(runs.model(), undisturbed(2).model())
 
 
 def test_stop_with_a_failed_save_names_the_last_checkpoint(create_runs: CreateRuns) -> None:
@@ -218,8 +230,8 @@ def test_resume_with_another_batch_size_keeps_the_epochs(stopped_run: StoppedRun
     assert runs.count_samples() == [Counter(range(SAMPLES))] * EPOCHS
 
 
-def test_resume_with_another_seed_is_refused(undisturbed: Runs) -> None:
-    ended = undisturbed.train(1, "--seed", "1").end()
+def test_resume_with_another_seed_is_refused(undisturbed: Undisturbed) -> None:
+    ended = undisturbed(2).train(1, "--seed", "1").end()
     assert ended.code != 0
     assert f"error: seed: the checkpoint of step {STEPS} has seed 0, this run has 1;" in ended.output
     assert "[rank" not in ended.output, "torch prefixes each line of a process's stack trace with it"
