@@ -175,7 +175,7 @@ class Home:
 
     def settings(self) -> dict[str, float]:
         """Return delays in seconds: `bootSeconds` until a node joins, `gpuDelaySeconds` until it has its devices."""
-        defaults = {"bootSeconds": 5.0, "gpuDelaySeconds": 2.0}
+        defaults = {"bootSeconds": 2.0, "gpuDelaySeconds": 1.0}
         if not self.settings_file.exists():
             return defaults
         return {**defaults, **json.loads(self.settings_file.read_text())}

@@ -21,9 +21,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 
+from local.cluster.supervisor import AWS
 from local.home import Home
 from tests.benchmarks.figures import Figure, verdict
 from tests.shipped import shipped
@@ -32,7 +34,6 @@ from trainyard.cli.engine import ROOT
 DEPLOY = [sys.executable, "-m", "trainyard.cli"]
 IDLE_AFTER_SECONDS = 60
 IDLE_WINDOW_SECONDS = 120
-TICKS = os.sysconf("SC_CLK_TCK")
 # Printed by local/bootstrap.py (Python packages) and local/tools (Go modules).
 DOWNLOADS = re.compile(r"downloads apart: \d+ MB in (\d+) s")
 
@@ -48,58 +49,26 @@ def timed(command: list[str], environment: dict[str, str], directory: Path = ROO
     return time.monotonic() - started, result.stdout
 
 
-def namespace_processes(supervisor: int) -> list[Path]:
-    """The processes of the local cloud: those in the supervisor's PID namespace, and the supervisor's parent."""
-    children = {
-        int(pid) for pid in Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
-    }
-    members = {supervisor, *children}
-    inside = {os.readlink(f"/proc/{pid}/ns/pid") for pid in children} - {os.readlink("/proc/self/ns/pid")}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if os.readlink(entry / "ns" / "pid") in inside:
-                    members.add(int(entry.name))
-            except OSError:
-                continue  # it ended meanwhile
-    return [Path(f"/proc/{pid}") for pid in sorted(members)]
+def status() -> dict[str, Any]:
+    """What the local cloud runs, with the processes of pods."""
+    words = [sys.executable, "-m", "local", "status", "--json"]
+    answer: dict[str, Any] = json.loads(
+        subprocess.run(words, cwd=ROOT, capture_output=True, check=True).stdout
+    )
+    return answer
 
 
-def cpu_ticks(processes: list[Path]) -> int:
-    """User and system time of the processes and of their children that have ended and were waited for."""
-    total = 0
-    for process in processes:
-        try:
-            fields = (process / "stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        total += sum(int(value) for value in fields[11:15])
-    return total
-
-
-def resident_bytes(processes: list[Path]) -> int:
-    """Sum of the resident sizes; pages that two processes share count twice."""
-    total = 0
-    for process in processes:
-        try:
-            total += int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        except OSError:
-            continue
-    return total
-
-
-def idle_figures(home: Home) -> list[Figure]:
+def idle_figures() -> list[Figure]:
     """Mean use over two minutes, from one minute after the job."""
-    supervisor = json.loads(home.cloud_file.read_text())["pid"]
     time.sleep(IDLE_AFTER_SECONDS)
-    samples: list[int] = []
-    before, started = cpu_ticks(namespace_processes(supervisor)), time.monotonic()
+    samples = [status()["total"]]
+    started = time.monotonic()
     while time.monotonic() - started < IDLE_WINDOW_SECONDS:
-        samples.append(resident_bytes(namespace_processes(supervisor)))
-        time.sleep(5)
+        time.sleep(15)
+        samples.append(status()["total"])
     seconds = time.monotonic() - started
-    used = (cpu_ticks(namespace_processes(supervisor)) - before) / TICKS
-    gigabytes = sum(samples) / len(samples) / 1e9
+    used = samples[-1]["cpuSeconds"] - samples[0]["cpuSeconds"]
+    gigabytes = sum(each["rssBytes"] for each in samples) / len(samples) / 1e9
     return [
         Figure(name="local cloud idle, memory", value=gigabytes, limit=2.5, unit="GB"),
         Figure(name="local cloud idle, of one core", value=100 * used / seconds, limit=15, unit="%"),
@@ -159,12 +128,12 @@ def warm_up_figures(home: Home, environment: dict[str, str]) -> Iterator[Figure]
     try:
         yield Figure(name="warm make up until the model is in S3", value=seconds, limit=180, unit="s")
         yield Figure(name="control plane ready", value=control_plane_seconds(home), limit=10, unit="s")
-        yield from idle_figures(home)
+        yield from idle_figures()
     finally:
         timed([*DEPLOY, "down", "--stack", "local"], environment)
 
 
-def cycle_figures(home: Home, environment: dict[str, str], cycles: int) -> Iterator[Figure]:
+def cycle_figures(environment: dict[str, str], cycles: int) -> Iterator[Figure]:
     """The emulator's memory after cycles of `up`, a run and `down`; kept data keeps the local cloud running."""
     stack, size = "zz-cycles", 0
     file = ROOT / f"Pulumi.{stack}.yaml"
@@ -176,19 +145,12 @@ def cycle_figures(home: Home, environment: dict[str, str], cycles: int) -> Itera
             file.write_text(yaml.safe_dump(document))
             timed([*DEPLOY, "up", "--stack", stack, "--cloud", "local"], environment)
             timed([*DEPLOY, "down", "--stack", stack, "--cloud", "local", "--keep-data", "yes"], environment)
-            size = resident_bytes(emulator(json.loads(home.cloud_file.read_text())["pid"]))
+            size = next(each["rssBytes"] for each in status()["processes"] if each["name"] == AWS)
             print(f"cycle {number} of {cycles}: the emulator has {size / 1e6:.0f} MB", flush=True)
         yield Figure(name=f"emulator after {cycles} cycles", value=size / 1e6, limit=500, unit="MB")
     finally:
         file.unlink(missing_ok=True)
         timed([sys.executable, "-m", "local", "reset"], environment)
-
-
-def emulator(supervisor: int) -> list[Path]:
-    """The process that plays AWS."""
-    return [
-        each for each in namespace_processes(supervisor) if b"local.aws" in (each / "cmdline").read_bytes()
-    ]
 
 
 def check_figures(environment: dict[str, str]) -> Iterator[Figure]:
@@ -222,7 +184,7 @@ def measure(warm: bool, cycles: int) -> Iterator[Figure]:
     timed([sys.executable, "-m", "local", "reset"], environment)
     timed([sys.executable, "-m", "local", "tools"], environment)
     if cycles:
-        yield from cycle_figures(home, environment, cycles)
+        yield from cycle_figures(environment, cycles)
         return
     yield from warm_up_figures(home, environment)
     yield from preview_figures(environment)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from local.cluster import lifecycle
 from local.cluster.kubeconfig import current_context
 from local.cluster.namespaces import enter_prefix
 from local.cluster.record import running
@@ -34,7 +35,7 @@ from trainyard.cli.drift import (
     errors_only,
     find_drift,
 )
-from trainyard.cli.engine import ROOT, Engine, end_leftovers, state_file
+from trainyard.cli.engine import Engine, end_leftovers, state_file
 from trainyard.cli.errors import CommandError
 from trainyard.cli.existing_resources import gives_cluster, with_given
 from trainyard.cli.follow import JobGoneError
@@ -152,11 +153,8 @@ def _down(home: Home, stack: str, keep_data: bool) -> int:
         kept: list[str] = []
         if session.engine.has_resources():
             kept = check(session.engine.deployment(), stack, "local", keep_data)
-            if not refreshed:
-                session.engine.refresh()
-            session.engine.run(
-                "destroy", "--yes", "--skip-preview", "--suppress-outputs", *(EXCEPT_DATA if kept else ())
-            )
+            more = (*(() if refreshed else ("--refresh",)), *(EXCEPT_DATA if kept else ()))
+            session.engine.run("destroy", "--yes", "--skip-preview", "--suppress-outputs", *more)
         # Also where nothing was left to destroy: an earlier `down` may have been killed just before.
         session.sweep()
         if kept:
@@ -176,7 +174,8 @@ def _down(home: Home, stack: str, keep_data: bool) -> int:
     # Without the local cloud no engine on it has anything to do.
     for record in (home.root / "stacks").glob("*.session.json"):
         end_leftovers(record, say)
-    return _local("down")
+    lifecycle.down(home, say)
+    return 0
 
 
 def _report_context(home: Home, before: str) -> None:
@@ -283,7 +282,9 @@ def delete_data(stack: str, cloud: str, confirmed: str) -> int:
         session.sweep()
         session.engine.forget()
         say(f"stack {stack}: deleted its data: {', '.join(found)}")
-        return 0 if _up(home) else _local("down")
+        if not _up(home):
+            lifecycle.down(home, say)
+        return 0
 
 
 def submit(stack: str, cloud: str, minimum: int, maximum: int) -> int:
@@ -340,7 +341,7 @@ def start_local_cloud(document: Mapping[str, Any]) -> Home:
     """Build what is missing for this stack file, and start the local cloud unless it runs.
 
     Raises:
-        CommandError: It did not start. The reason has been printed.
+        CloudError: It did not start.
     """
     refuse_foreign(os.environ)
     home = Home()
@@ -348,8 +349,8 @@ def start_local_cloud(document: Mapping[str, Any]) -> Home:
     ensure((), home)
     if runs_trainjobs(document):
         ensure(OPTIONAL_TOOLS, home)
-    if ENTERED not in os.environ and _local("up") != 0:
-        raise CommandError("the local cloud did not start; see above")
+    if ENTERED not in os.environ:
+        lifecycle.up(home, say)
     _enter(home)
     return home
 
@@ -376,10 +377,6 @@ def pinned_sources(document: Mapping[str, Any]) -> Sources:
         kubeflow_trainer=module_directory("kubeflow-trainer") / "manifests" / "base" if trainjobs else None,
         jobset=module_directory("jobset") / "config" / "default" if trainjobs else None,
     )
-
-
-def _local(*arguments: str) -> int:
-    return subprocess.run([sys.executable, "-m", "local", *arguments], cwd=ROOT).returncode
 
 
 def _join(home: Home) -> bool:

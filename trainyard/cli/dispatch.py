@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from local.arguments import LOGS, STATUS
+from local.cluster.lifecycle import CloudError
 from local.guard import ForeignCloudError, NotRunningError
 from local.home import CHECKOUT, Home
 from local.tools import ToolError
@@ -34,7 +35,15 @@ LOCAL_COMMANDS = (STATUS.name, LOGS.name)
 # Variables with a path, which is relative to the user's working directory. Most child processes run in the checkout.
 PATHS = ("TRAINYARD_HOME", "TRAINYARD_CACHE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 # A user error ends in one line and exit code 1.
-EXPECTED = (CommandError, StackFileError, ForeignCloudError, NotRunningError, ToolError, ApiUnavailable)
+EXPECTED = (
+    CommandError,
+    StackFileError,
+    CloudError,
+    ForeignCloudError,
+    NotRunningError,
+    ToolError,
+    ApiUnavailable,
+)
 
 
 def message(error: OSError) -> str:

@@ -17,7 +17,7 @@ from local.plugins.values import Props
 DEFAULT_TIMEOUT = 600.0
 # The time limit for a kind to appear after its CRD, and for a namespace after its creation.
 _PATIENCE = 15.0
-_POLL_FIRST, _POLL_LAST = 0.3, 2.0
+_POLL_FIRST, _POLL_LAST = 0.1, 1.0
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import boto3
 import pytest
 import yaml
 
-from local.cluster import kubeconfig
+from local.cluster import kubeconfig, lifecycle
 from local.cluster.pki import Pair
 from local.home import Home
 from tests.unit.cli.test_sweep import launch, state
@@ -47,7 +47,7 @@ def home(deployer: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ho
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", SESSION)
     monkeypatch.setattr(commands, "Engine", Emptied)
     monkeypatch.setattr(commands, "_join", lambda _home: True)
-    monkeypatch.setattr(commands, "_local", lambda *_arguments: 0)
+    monkeypatch.setattr(lifecycle, "down", lambda *_arguments: None)
     monkeypatch.setattr(commands, "cloud_environment", lambda _home: {})
     made = Home(tmp_path)
     made.cloud_file.parent.mkdir(parents=True)

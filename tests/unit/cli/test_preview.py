@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from local.cluster import lifecycle
 from trainyard.cli import aws_commands, commands
 from trainyard.cli.engine import Engine, EngineError
 
@@ -108,7 +109,7 @@ def test_local_cloud_builds_kubeflow_trainer_only_for_its_stacks(
     monkeypatch.setattr(commands, "refuse_foreign", lambda _: None)
     monkeypatch.setattr(commands, "preload_library", lambda: None)
     monkeypatch.setattr(commands, "ensure", lambda names, _home: asked.append(tuple(names)))
-    monkeypatch.setattr(commands, "_local", lambda *_: 0)
+    monkeypatch.setattr(lifecycle, "up", lambda *_: None)
     monkeypatch.setattr(commands, "_enter", lambda _home: None)
     commands.start_local_cloud({"config": {"trainyard:training": {"backend": backend}}})
     assert asked == built

@@ -82,6 +82,6 @@ def test_a_failed_write_keeps_the_old_text_and_leaves_nothing_behind(
 
 def test_settings_have_defaults_and_keep_changes(tmp_path: Path) -> None:
     home = Home(tmp_path)
-    assert home.settings() == {"bootSeconds": 5.0, "gpuDelaySeconds": 2.0}
+    assert home.settings() == {"bootSeconds": 2.0, "gpuDelaySeconds": 1.0}
     home.settings_file.write_text('{"bootSeconds": 1}')
-    assert home.settings() == {"bootSeconds": 1, "gpuDelaySeconds": 2.0}
+    assert home.settings() == {"bootSeconds": 1, "gpuDelaySeconds": 1.0}
