@@ -78,6 +78,7 @@ class Progress:
         restarts: The restarts that count against `maxRestarts`.
         total_restarts: All restarts, including those after a suspension.
         retiring: The uid of the last training job until it and its pods are gone.
+        retiring_nodes: The number of its nodes.
         why: The reason of the last restart.
         trained: For how many seconds training jobs of the run existed and were not suspended.
         suspended: Whether the training job was suspended at the last observation.
@@ -96,6 +97,7 @@ class Progress:
     restarts: int = 0
     total_restarts: int = 0
     retiring: str = ""
+    retiring_nodes: int = 0
     why: str = ""
     trained: float = 0.0
     suspended: bool = False
@@ -171,6 +173,7 @@ def retire(progress: Progress, training: Training, why: str, now: float, *, coun
         restarts=progress.restarts + counted,
         total_restarts=progress.total_restarts + 1,
         retiring=training.uid,
+        retiring_nodes=training.nodes,
         why=why,
         trained=round(progress.trained + spent, 1),
         suspended=False,
@@ -187,7 +190,7 @@ def suspend(progress: Progress, training: Training, now: float) -> Progress:
 
 def finish_retirement(progress: Progress, now: float) -> Progress:
     """Return the progress when the last training job and its pods are gone. The wait for the next one starts."""
-    return replace(progress, retiring="", began=now)
+    return replace(progress, retiring="", retiring_nodes=0, began=now)
 
 
 def adopt(progress: Progress | None, training: Training, now: float) -> Progress:

@@ -103,9 +103,11 @@ def test_restart_waits_for_old_job_and_pods() -> None:
     request = asked(maxRestarts=3)
     memory = lost(request).memory
     nodes = [node(name) for name in "abcd"]
-    late = seen(nodes, [worker(0, "Failed")])
+    late = seen(nodes, [worker(0, "Failed"), worker(1, deletionTimestamp="now")])
     step = later(request, memory, 10, late)
-    assert step.actions == (Remove(name="train-r1-worker-0", uid="w0"),), "nobody owns it any more"
+    remove, *holds = step.actions
+    assert remove == Remove(name="train-r1-worker-0", uid="w0"), "nobody owns it any more"
+    assert holds == [Hold(index=0, wait="1-0-1"), Hold(index=1, wait="1-0-1")], "two of three nodes are free"
     cached = seen(nodes, [], fresh=False)
     look = later(request, memory, 12, cached)
     assert (look.actions, of(look).retiring) == ((Recount(),), "t")
