@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from launcher.backends import BACKENDS
 from tests.faults.launched import Launched
 from tests.faults.place import SPACE, Place, until
 from tests.faults.proxy import Call, Proxy
@@ -18,7 +19,6 @@ from trainyard.k8s.client import ApiError, ApiUnavailable, JsonObject
 
 PODS = f"/api/v1/namespaces/{SPACE}/pods"
 JOBS = f"/apis/batch/v1/namespaces/{SPACE}/jobs"
-PYTORCH_JOBS = f"/apis/kubeflow.org/v1/namespaces/{SPACE}/pytorchjobs"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{SPACE}/leases"
 LOOK_SECONDS = 0.3
 # Its first process gets no signal that it does not ask for.
@@ -30,9 +30,10 @@ CEILING = 4
 class Run:
     """A run of `least` to `most` machines whose workers only sleep; used as a context manager, it leaves nothing.
 
-    `changes` are of the request's top level. The Job is suspended, so that no pod of it runs beside the processes that
-    are launched here. While it is used, `placeholders_at_once` is the most that were seen, and `bought` are the
-    NodeClaims of the pool that were not there at its begin.
+    `changes` are of the request's top level. `backend` is the one of the request, and `jobs` the path of its training
+    jobs. The launcher's Job is suspended, so that no pod of it runs beside the processes that are launched here. While
+    it is used, `placeholders_at_once` is the most that were seen, and `bought` are the NodeClaims of the pool that were
+    not there at its begin.
     """
 
     def __init__(
@@ -61,6 +62,8 @@ class Run:
         asked = {"runId": self.id, "minNodes": least, "maxNodes": most, "maxRestarts": 0, "fallbacks": []}
         quick = {"capacityDeadlineSeconds": 120, "holdSeconds": 3}
         self.document: JsonObject = {**document, **asked, **quick, **changes}
+        self.backend = BACKENDS[self.document["backend"]]
+        self.jobs = self.backend.path(SPACE)
 
     def __enter__(self) -> Run:
         self._known = {claim["metadata"]["uid"] for claim in self.place.claims()}
@@ -77,7 +80,7 @@ class Run:
             launcher.kill()
         self.proxy.plan()
         # First, so that no pod is recreated.
-        self.place.delete(f"{PYTORCH_JOBS}/train-{self.id}")
+        self.place.delete(f"{self.jobs}/train-{self.id}")
         self.place.delete(f"{JOBS}/launch-{self.id}")
         until(lambda: not self.pods(), f"the pods of run {self.id} are gone")
         self._stop.set()
@@ -110,8 +113,8 @@ class Run:
         return self.pods("placeholder")
 
     def training(self) -> JsonObject | None:
-        """Its PyTorchJob."""
-        return self.place.get(f"{PYTORCH_JOBS}/train-{self.id}")
+        """Its training job."""
+        return self.place.get(f"{self.jobs}/train-{self.id}")
 
     def holder(self) -> str:
         """Which launcher holds its Lease; empty where none does."""
@@ -124,8 +127,8 @@ class Run:
         return self.proxy.writes[self._before :]
 
     def submits(self) -> list[Call]:
-        """The requests to make its PyTorchJob, those that failed among them."""
-        return [call for call in self.writes if call.method == "POST" and call.path == PYTORCH_JOBS]
+        """The requests to create its training job, those that failed among them."""
+        return [call for call in self.writes if call.method == "POST" and call.path == self.jobs]
 
     def made(self, path: str) -> int:
         """How many objects the launchers made there."""
@@ -137,7 +140,7 @@ class Run:
         return all(each in launcher.last for each in ("state=waiting", *fragments))
 
     def stays_unsubmitted(self, seconds: float) -> None:
-        """Look for this long that there is no PyTorchJob."""
+        """Look for this long that there is no training job."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             assert self.submits() == [], "it was submitted"
@@ -150,15 +153,14 @@ class Run:
         training = self.training()
         workers = self.pods("worker")
         submits = [number for launcher in self._launched for number in launcher.submitted]
-        specs = training["spec"]["pytorchReplicaSpecs"].values() if training else ()
         trained = Trained(
             code=code,
-            made=self.made(PYTORCH_JOBS),
+            made=self.made(self.jobs),
             nodes=int(training["metadata"]["annotations"]["trainyard.dev/nodes"]) if training else None,
             counted=submits[-1] if submits else None,
-            replicas=sum(spec["replicas"] for spec in specs),
+            replicas=self.backend.parse(training, self.id).nodes if training else 0,
             places=tuple(str(pod["spec"].get("nodeName")) for pod in workers),
-            worlds=tuple(_environment(pod).get("PET_NNODES", "") for pod in workers),
+            worlds=tuple(self._environment(pod).get("PET_NNODES", "") for pod in workers),
         )
         return [*trained.wrongs, *self.leftovers()]
 
@@ -174,8 +176,8 @@ class Run:
             holder=self.holder(),
         ).wrongs
 
-
-def _environment(pod: JsonObject) -> dict[str, str]:
-    """The variables of a worker's program."""
-    (container,) = [each for each in pod["spec"]["containers"] if each["name"] == "pytorch"]
-    return {entry["name"]: entry.get("value", "") for entry in container["env"]}
+    def _environment(self, pod: JsonObject) -> dict[str, str]:
+        """Return the variables of a worker's program."""
+        containers = pod["spec"]["containers"]
+        (container,) = [each for each in containers if each["name"] == self.backend.container]
+        return {entry["name"]: entry.get("value", "") for entry in container["env"]}

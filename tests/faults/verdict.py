@@ -35,11 +35,11 @@ class Leavings:
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A finished run. `nodes` is the size in its PyTorchJob, None without a PyTorchJob.
+    """A finished run. `nodes` is the size in its training job, None without one.
 
-    `made` is how many PyTorchJobs the API made for the run, `counted` what the launcher that submitted said, None where
-    it was killed before it could. `places` are the workers' nodes, and `worlds` the world sizes that
-    they received.
+    `made` is how many training jobs the API created for the run, `counted` what the launcher that submitted said, None
+    where it was killed before it could. `places` are the workers' nodes, and `worlds` the world sizes that they
+    received.
     """
 
     code: int
@@ -55,9 +55,9 @@ class Trained:
         """Empty if exactly the counted nodes ran one worker each, once."""
         found = [] if self.code == 0 else [f"exit code {self.code}"]
         if self.made != 1:
-            found.append(f"{self.made} PyTorchJobs were made")
+            found.append(f"{self.made} training jobs were created")
         if self.nodes is None:
-            return [*found, "there is no PyTorchJob"]
+            return [*found, "there is no training job"]
         if self.counted not in (None, self.nodes):
             found.append(f"{self.counted} nodes were counted for a job of {self.nodes}")
         if not self.nodes == self.replicas == len(self.places) == len(set(self.places)):

@@ -1,8 +1,9 @@
 """What the launcher does under faults, on a stack `local` of its own; docs/faults.md has the table of them.
 
 Each row is a run of its own whose launcher is a process beside the cluster, with a proxy in the place of the API
-server. The rows are one story, in order: machines stay from one to the next, and what is refused comes last, since
-Karpenter remembers it for three minutes.
+server. The rows are one story, in order: nodes stay from one to the next, and what is refused comes last, since
+Karpenter remembers it for three minutes. L11 and L2 run with PyTorchJobs. Then the stack gets Kubeflow Trainer, and
+they run with TrainJobs, as L6 does. In L6 the workers train a model.
 """
 
 from __future__ import annotations
@@ -19,16 +20,27 @@ from typing import Any
 import pytest
 
 from launcher.manifests import stamp
+from launcher.submit import read_manifest
+from local.tools import OPTIONAL_TOOLS, ensure
 from tests.faults.launched import Launched
 from tests.faults.place import NODES, Place, paused, until
 from tests.faults.proxy import Call, Fault, Proxy
-from tests.faults.run import LEASES, PODS, PYTORCH_JOBS, Run
+from tests.faults.run import LEASES, PODS, Run
 from tests.integration.local.conftest import Stack
+from tests.integration.local.test_main_job import model
+from tests.integration.local.test_restarts import (
+    EPOCHS,
+    SPACE,
+    lose_machine,
+    poll,
+    went_on_from_the_newest_checkpoint,
+)
+from tests.integration.local.test_trainjob import use_trainjobs
 from tests.integration.sweeps.kills import Kill, pause, sample
 from tests.integration.sweeps.launcher import strike
 from tests.seed import of_run
 from trainyard.k8s import names
-from trainyard.k8s.client import ApiError, ApiUnavailable
+from trainyard.k8s.client import ApiError, ApiUnavailable, JsonObject
 
 # A whole `up` before the first, on a machine that may be busy.
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]
@@ -41,7 +53,11 @@ LOOK_SECONDS = 4.0
 LATE_SECONDS = 6.0
 # A run that buys a machine has so many writes at least: what the sample is drawn of.
 WRITES = 10
+# A node and its pods are forgotten a minute after its loss, and then the model is trained.
+RESTART_SECONDS = 400.0
 FOREIGN = "trainyard.dev/fault"
+# The label of an Indexed Job's pods, with the index of the TrainJob's node.
+INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +71,19 @@ def place(stack: Stack) -> Iterator[Place]:
         yield here
         stack.faults([])
         here.without_machines()
+
+
+@pytest.fixture(scope="module", params=[names.BACKEND_PYTORCHJOB, names.BACKEND_TRAINJOB])
+def backend(stack: Stack, place: Place, request: pytest.FixtureRequest) -> str:
+    """The backend of the stack's runs. The first test with TrainJobs changes it; no test changes it back."""
+    chosen = str(request.param)
+    if chosen != place.request()["backend"]:
+        ensure(OPTIONAL_TOOLS, stack.home, quiet=True)
+        stack.update(use_trainjobs)
+        stack.outputs = stack.engine.outputs()
+        place.manifest = read_manifest(stack.outputs["launcherManifest"])
+    assert place.request()["backend"] == chosen
+    return chosen
 
 
 @pytest.fixture
@@ -209,7 +238,7 @@ def test_l5_a_node_lost_between_count_and_submit_is_missed_in_the_fresh_list(
 def test_l8_a_create_whose_answer_is_lost_is_not_done_twice(proxy: Proxy, begin: Callable[..., Run]) -> None:
     # One more than there are, so that it has to hold.
     run = begin(3, 3)
-    is_made = {PODS: "drop", LEASES: "drop", PYTORCH_JOBS: 500}
+    is_made = {PODS: "drop", LEASES: "drop", run.jobs: 500}
     proxy.plan(
         *(
             Fault(
@@ -254,21 +283,6 @@ def test_l9_job_that_no_operator_reconciles_is_reported(place: Place, begin: Cal
             second = run.launch(unreconciled_seconds=4)
             until(lambda: "state=following" in second.last, "the Job's next pod follows")
         assert run.wrongs(second.wait(END_SECONDS)) == []
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_l11_a_launcher_that_is_killed_at_a_write_is_taken_up_by_the_next(
-    place: Place, tmp_path: Path, number: int
-) -> None:
-    if number == 0:
-        place.without_machines()
-    seed = of_run()
-    kill: Kill = sample(seed, 2, {"": WRITES})[number]
-    # The first one buys two, and the second one more.
-    outcome = strike(place, tmp_path, kill, pause(seed, kill), idle=False, most=2 + number)
-    print(f"{kill}: {outcome.at}")
-    assert outcome.wrongs == (), kill
-    assert outcome.at, f"{kill}: the run has fewer writes"
 
 
 def test_l7_an_api_server_that_is_killed_in_a_wait_changes_neither_its_deadline_nor_its_pods(
@@ -337,10 +351,24 @@ def test_l12_machines_that_take_nobody_are_bought_up_to_the_ceiling_and_no_furth
     place.without_machines()
 
 
-def test_l2_with_three_of_four_machines_the_job_has_three_workers_and_no_fourth_comes(
-    stack: Stack, place: Place, begin: Callable[..., Run]
+@pytest.mark.parametrize("number", [0, 1])
+def test_l11_killed_launcher_is_continued_by_the_next_pod(
+    backend: str, place: Place, tmp_path: Path, number: int
 ) -> None:
-    place.without_machines()
+    if number == 0:
+        place.without_machines()
+    seed = of_run()
+    kill: Kill = sample(seed, 2, {"": WRITES})[number]
+    # The first one buys two, and the second one more.
+    outcome = strike(place, tmp_path, kill, pause(seed, kill), idle=False, most=2 + number)
+    print(f"{kill}: {outcome.at}")
+    assert outcome.wrongs == (), kill
+    assert outcome.at, f"{kill}: the run has fewer writes"
+
+
+def test_l2_capacity_for_three_of_four_nodes_runs_on_three(
+    backend: str, stack: Stack, place: Place, begin: Callable[..., Run]
+) -> None:
     three = begin(3, 3)
     ends_well(three, three.launch(), 3)
     stack.faults([{"code": "InsufficientInstanceCapacity", "instanceType": "g5.*"}])
@@ -359,10 +387,50 @@ def test_l2_with_three_of_four_machines_the_job_has_three_workers_and_no_fourth_
         index for index, each in enumerate(calls) if each.startswith(f"DELETE {PODS}/hold-{run.id}-")
     ]
     assert withdrawn, "no placeholder was withdrawn"
-    assert withdrawn[0] < calls.index(f"POST {PYTORCH_JOBS}")
+    assert withdrawn[0] < calls.index(f"POST {run.jobs}")
     # The NodeClaim that EC2 refused may still be there: the Karpenter that was to remove it is gone.
     machines = [each for each in place.claims() if each.get("status", {}).get("providerID")]
     assert len(machines) == 3, "a fourth machine arrived"
+
+
+@pytest.mark.parametrize("backend", [names.BACKEND_TRAINJOB], indirect=True)
+def test_l6_lost_node_restarts_trainjob_on_remaining_node(
+    backend: str, stack: Stack, place: Place, begin: Callable[..., Run]
+) -> None:
+    def workers() -> dict[str, JsonObject]:
+        """Return the pods by the index of their node."""
+        return {pod["metadata"]["labels"][INDEX]: pod for pod in run.pods("worker")}
+
+    def output() -> str:
+        """Return the log of the first worker."""
+        return stack.kubectl("logs", *SPACE, workers()["0"]["metadata"]["name"]).output
+
+    place.without_machines()
+    worker = {**place.request()["worker"], "args": ["--epochs", EPOCHS, "--checkpoint-every", "20"]}
+    run = begin(1, 2, worker=worker, maxRestarts=2, holdSeconds=60)
+    launcher = run.launch()
+    poll(lambda: "0" in workers() and "checkpoint=saved" in output(), "the first checkpoint")
+    first, lost, remaining = run.training(), workers()["1"], workers()["0"]["spec"]["nodeName"]
+    assert first is not None
+    # No other node can be had, so that the second job has fewer nodes than the first.
+    with place.settings_of_pool(machines=1, idle="20m"):
+        lose_machine(stack, lost["metadata"]["name"])
+        assert launcher.wait(RESTART_SECONDS) == 0
+    restarts = [line for line in launcher.states if "state=restarting" in line]
+    assert restarts
+    assert all(f"restart 1 of 2: worker {lost['metadata']['name']} " in line for line in restarts), restarts
+    assert (launcher.submitted[0], launcher.submitted[-1]) == (2, 1)
+    assert "trained on 1 node (restart 1 of 2)" in launcher.last
+    second = run.training()
+    assert second is not None
+    assert second["metadata"]["uid"] != first["metadata"]["uid"]
+    assert second["spec"]["trainer"]["numNodes"] == 1
+    (left,) = run.pods("worker")
+    assert left["spec"]["nodeName"] == remaining
+    assert re.search(r"^rank=0 world_size=1 nodes=1 .* restart=1$", output(), re.M), output()
+    went_on_from_the_newest_checkpoint(stack, run.id, output())
+    assert model(stack, run.id), "no model was saved"
+    assert run.leftovers() == []
 
 
 def test_l1_without_any_capacity_it_ends_at_the_deadline_and_asks_little_meanwhile(

@@ -37,14 +37,14 @@ def test_verdict_excess_or_leftover_is_wrong(changes: dict[str, Any], message: s
     ("changes", "message"),
     [
         ({"code": 13}, "exit code 13"),
-        ({"made": 2}, "2 PyTorchJobs were made"),
-        ({"made": 0}, "0 PyTorchJobs were made"),
+        ({"made": 2}, "2 training jobs were created"),
+        ({"made": 0}, "0 training jobs were created"),
         ({"counted": 1}, "1 nodes were counted for a job of 2"),
         ({"replicas": 3}, "a job of 2 nodes has 3 replicas and 2 workers on 2 nodes"),
         ({"places": ("a", "a")}, "a job of 2 nodes has 2 replicas and 2 workers on 1 nodes"),
         ({"worlds": ("2", "3")}, "a job of 2 nodes has workers in worlds of 2, 3"),
         ({"worlds": ()}, "a job of 2 nodes has workers in worlds of "),
-        ({"nodes": None}, "there is no PyTorchJob"),
+        ({"nodes": None}, "there is no training job"),
     ],
 )
 def test_verdict_unexpected_run_is_wrong(changes: dict[str, Any], message: str) -> None:
