@@ -72,8 +72,8 @@ class Torchrun(pulumi.ComponentResource):
     - the custom resource definitions of TorchrunQueues and TorchrunJobs, their permissions in the default roles of
       Kubernetes, and the admission policies. With these, a job can't create a pod that its author may not create;
     - the controller in the namespace `torchrun-system`, on a system node, with the RBAC of config/rbac/role.yaml.
-      Network policies allow it to reach the API server, the DNS and the metrics of workers. Only namespaces with a
-      label reach the controller, and only its metrics;
+      Network policies allow it to reach the API server, the DNS and the metrics of workers and of Karpenter. Only
+      namespaces with a label reach the controller, and only its metrics;
     - network policies of the training namespace: pods of torchrun jobs reach each other, and their metrics can be
       read;
     - the queues.

@@ -44,6 +44,15 @@ class Offering(NamedTuple):
     zone: str
     capacity_type: str
 
+    @classmethod
+    def of_labels(cls, labels: Mapping[str, str]) -> Offering:
+        """Return what a node with these labels is. A node that Karpenter did not launch is bought on demand."""
+        return cls(
+            labels.get(names.LABEL_INSTANCE_TYPE, ""),
+            labels.get(names.LABEL_ZONE, ""),
+            labels.get(names.LABEL_CAPACITY_TYPE, ON_DEMAND),
+        )
+
 
 Price = Callable[[Offering], float | None]
 """Returns the price of an offering in USD per hour; None if it is not known."""
@@ -90,19 +99,25 @@ class Meter:
         return not self._find_offerings(request, seen).keys() >= _used(request, seen).keys()
 
     def count(self, request: Request, seen: Observation, now: float) -> Usage:
-        """Add the time since the last observation for its nodes, and return the usage.
-
-        Args:
-            now: The time of a monotonic clock, in seconds.
-        """
-        if self._last is not None and now > self._last:
-            self._add(now - self._last)
+        """Add the time since the last observation for its nodes, and return the usage. `now` as in `count_nodes`."""
         self._offerings = self._find_offerings(request, seen)
         used, default = _used(request, seen), _offering(request, ON_DEMAND)
         if seen.fresh:  # a node that is gone is not looked for again
             self._offerings = dict.fromkeys(used, default) | self._offerings
-        self._last = now
-        self._nodes = Counter((self._offerings.get(name, default), idle) for name, idle in used.items())
+        return self.count_nodes(
+            ((self._offerings.get(name, default), idle) for name, idle in used.items()), now
+        )
+
+    def count_nodes(self, nodes: Iterable[tuple[Offering, bool]], now: float) -> Usage:
+        """Add the time since the last call for the nodes of that call, and return the usage.
+
+        Args:
+            nodes: What each node is, and whether it is idle.
+            now: The time of a monotonic clock, in seconds.
+        """
+        if self._last is not None and now > self._last:
+            self._add(now - self._last)
+        self._last, self._nodes = now, Counter(nodes)
         return self.usage
 
     def _find_offerings(self, request: Request, seen: Observation) -> dict[str, Offering]:

@@ -43,7 +43,7 @@ _EVERY_SECONDS: Final = 0.1
 # The columns after AGE are those of `-o wide`, the first one is that of `-A`.
 _JOBS: Final = (
     *("NAMESPACE", "NAME", "QUEUE", "PHASE", "NODES", "GPUS", "STEP", "LOSS", "RESTARTS", "AGE"),
-    *("THROUGHPUT", "CHECKPOINT", "REASON"),
+    *("THROUGHPUT", "CHECKPOINT", "USD", "REASON"),
 )
 _QUEUES: Final = (
     *("NAMESPACE", "NAME", "READY", "GPUS", "CPUS", "MEMORY", "TYPE", "ACTIVE", "PENDING", "AGE"),
@@ -151,12 +151,13 @@ def listing(
 
 def _job_cells(item: JsonObject, now: datetime) -> tuple[object, ...]:
     meta, spec, seen = item["metadata"], item["spec"], item.get("status", {})
-    progress = seen.get("progress", {})
+    progress, usd = seen.get("progress", {}), seen.get("cost", {}).get("usd")
     return (
         *(meta.get("namespace"), meta["name"], spec["jobQueue"], seen.get("phase"), seen.get("nodes")),
         *(seen.get("gpus", spec["numGPUs"]), progress.get("step"), _number(progress.get("loss"))),
         *(seen.get("restarts", 0), age(item, now)),
-        *(_throughput(progress), progress.get("checkpointStep"), seen.get("reason")),
+        *(_throughput(progress), progress.get("checkpointStep")),
+        *(None if usd is None else f"{usd:.2f}", seen.get("reason")),
     )
 
 
@@ -205,6 +206,7 @@ def status(item: JsonObject, now: datetime) -> str:
         ("Log", log),
         ("Progress", ", ".join(steps)),
         ("Checkpoint", _joined(progress.get("checkpointStep"), progress.get("checkpointTime"))),
+        ("Cost", _cost(seen.get("cost") or {})),
         ("Workspace", _workspace(item)),
         ("Started", seen.get("startTime")),
         ("Ended", seen.get("completionTime")),
@@ -263,6 +265,14 @@ def _size(spec: JsonObject, seen: JsonObject) -> str:
         return counted(gpus, "GPU") if gpus else "on CPUs"
     several = f" ({each} on each)" if each and nodes > 1 else ""
     return f"{counted(nodes, 'node')}, {counted(gpus, 'GPU')}{several}"
+
+
+def _cost(cost: JsonObject) -> str:
+    """Return the node-hours of a job, and their price if it is known."""
+    if not cost:
+        return ""
+    hours = f"{cost['nodeHours']:.2f} node-hours ({cost['idleNodeHours']:.2f} idle)"
+    return f"{hours}, about {cost['usd']:.2f} USD" if "usd" in cost else hours
 
 
 def _workspace(item: JsonObject) -> str | None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from launcher.cost import KarpenterPrices
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, ApiUnavailable, Client
 from trainyard.k8s.kubeconfig import connect_in_pod_or_outside
@@ -75,7 +76,9 @@ async def _serve(
     metrics = Metrics()
     metrics.serve(address, metrics_port)
     index = ObjectIndex()
-    reconciler = Reconciler(objects, ClusterReader(objects, image), index=index)
+    prices = KarpenterPrices()
+    prices.start()
+    reconciler = Reconciler(objects, ClusterReader(objects, image), index=index, price=prices)
     controller = Controller(reconciler, metrics, index)
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
     watches = Watches(client, controller, loop)

@@ -104,6 +104,16 @@ class CapacityStatus:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobCost:
+    """The cost of a job until now."""
+
+    section: JsonObject  # `cost` of the status; {} for none yet
+    text: str  # for a message; "" for none yet
+    is_due: bool  # whether the status is written if nothing else has changed
+    requeue_after: float  # the seconds until it is due again
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobStatus:
     """The status of a job. Times are in seconds since the epoch. `raw` is the status as it was read."""
 
@@ -202,6 +212,7 @@ class ReconcileContext:
     cluster: Cluster  # the state of the cluster beside the job's objects
     now: float  # the time in seconds since the epoch
     progress: JsonObject | None = None  # the new progress from the first worker; None for nothing new
+    cost: JobCost | None = None  # None if it can't have changed
     # The Karpenter pool that `nodes.pool_to_count` names; None if it was not read.
     pool: Observation | None = None
     refused: str = ""  # why the API server just rejected a placeholder; "" if it did not
@@ -301,10 +312,14 @@ class ReconcileContext:
             fields["startTime"] = stamp(self.started)
         generation, old = self.meta.generation, self.status.raw
         status = build_status(self.status, generation, self.now, phase, reason, message, conditions, **fields)
+        if self.cost is not None and self.cost.section and (status != old or self.cost.is_due):
+            status["cost"] = self.cost.section
         if status == old:
             return ReconcilePlan(requeue_after=requeue_after)
         well = phase not in (n.PHASE_FAILED, n.PHASE_RESTARTING) and reason in _NORMAL_REASONS
         message = message or f"the job is {phase}"
+        if phase in n.FINAL_PHASES and self.cost is not None and self.cost.text:
+            message = f"{message}; {self.cost.text}"
         event = Event(type=NORMAL if well else WARNING, reason=reason, message=message)
         before = old.get("phase"), old.get("reason"), old.get("attempt", 0)
         events = (event,) if before != (phase, reason, status["attempt"]) else ()

@@ -21,8 +21,9 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
+from launcher import cost
 from launcher.observe import Observation
-from trainyard.k8s.client import ApiError
+from trainyard.k8s.client import ApiError, ApiUnavailable
 from trainyard.k8s.objects import Objects, collection, path_of
 from trainyard.operator import names as n
 from trainyard.operator import running
@@ -31,6 +32,7 @@ from trainyard.operator.attempt import start_attempt
 from trainyard.operator.cluster_reader import ClusterReader, PollPacer
 from trainyard.operator.context import (
     Condition,
+    JobCost,
     JobStatus,
     ReconcileContext,
     build_context,
@@ -39,6 +41,7 @@ from trainyard.operator.context import (
     merge_conditions,
     read_status,
 )
+from trainyard.operator.cost import CostMeters
 from trainyard.operator.diagnostics import nearby_sync_pods, needs_sync_pod
 from trainyard.operator.gang import read_kai_queue
 from trainyard.operator.index import IDLE_PHASES, WATCHED, WATCHED_WITHOUT_KAI, ObjectIndex
@@ -93,9 +96,11 @@ def plan_job(job: JsonObject, queue: JsonObject | None, *inputs: Any, **more: An
     if ctx.meta.deleting:
         return ReconcilePlan()  # the garbage collector deletes the objects that the job owns
     plan = next(plan for step in STEPS if (plan := step(ctx)) is not None)
-    if ctx.status.final or ctx.deadline is None:
+    if ctx.status.final:
         return plan
-    return replace(plan, requeue_after=earliest(plan.requeue_after, ctx.deadline - ctx.now))
+    left = None if ctx.deadline is None else ctx.deadline - ctx.now
+    cost_after = None if ctx.cost is None else ctx.cost.requeue_after
+    return replace(plan, requeue_after=earliest(plan.requeue_after, left, cost_after))
 
 
 class Reconciler:
@@ -112,13 +117,19 @@ class Reconciler:
         now: Callable[[], float] = time.time,
         ask: Ask = read_progress,
         index: ObjectIndex | None = None,
+        price: cost.Price = cost.unknown,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`index` saves reads. Before it is synced, everything is read from the API server."""
+        """`index` saves reads. Before it is synced, everything is read from the API server.
+
+        `price` returns the price of a node, and `clock` counts seconds for it.
+        """
         self._objects = objects
         self._cluster_reader = cluster_reader
         self._now = now
         self._index = index or ObjectIndex()
         self._progress_poller = ProgressPoller(now, ask)
+        self._meters = CostMeters(price, cluster_reader.offerings, clock)
         self._pacer = PollPacer()
         # For each job or queue, the paths of foreign objects that have a name it needs.
         self._conflicts: dict[str, set[str]] = defaultdict(set)
@@ -130,6 +141,7 @@ class Reconciler:
         if job is None:
             self._conflicts.pop(path, None)
             self._progress_poller.forget(path)
+            self._meters.forget(path)
             self._pacer.pace(path, None)
             return None
         with self._report_rejection(job):
@@ -198,7 +210,8 @@ class Reconciler:
             seen = self._cluster_reader.pool(pool, namespace, self._now(), fresh=fresh) if pool else None
             nearby, progress = self._nearby_sync_pods(job, children), self._read_progress(path, job, children)
             inputs = (job, queue, children, cluster, self._now(), progress)
-            plan = plan_job(*inputs, pool=seen, refused=refused, nearby=nearby)
+            cost = self._count_cost(path, job, children)
+            plan = plan_job(*inputs, pool=seen, refused=refused, nearby=nearby, cost=cost)
             if not plan.recount:
                 break
         return plan
@@ -290,6 +303,14 @@ class Reconciler:
             return None if worker is None else self._progress_poller.poll(path, worker)
         except Exception as error:
             log.warning("%s: its progress can't be read: %r", path, error)
+            return None
+
+    def _count_cost(self, path: str, job: JsonObject, children: list[JsonObject]) -> JobCost | None:
+        """Return the cost of the job until now. An error does not stop the reconcile, and the next one counts it."""
+        try:
+            return self._meters.count(path, job, children)
+        except (ApiError, ApiUnavailable) as error:
+            log.warning("%s: the instance types of its nodes can't be read: %s", path, error)
             return None
 
     def _read_pool(self, queue: JsonObject) -> Observation | None:

@@ -180,7 +180,7 @@ def test_the_controller_reaches_the_api_server_names_and_metrics_of_workers_and_
 ) -> None:
     spec = policies(stack, n.CONTROLLER_NAMESPACE, CONTROLLER)["calls"]
     assert spec["policyTypes"] == ["Egress"]
-    api, lookups, metrics = spec["egress"]
+    api, lookups, metrics, prices = spec["egress"]
     assert api == {"ports": [{"protocol": "TCP", "port": port} for port in (443, 6443)]}
     assert {(each["protocol"], each["port"]) for each in lookups["ports"]} == {("UDP", 53), ("TCP", 53)}
     assert lookups["to"][0]["namespaceSelector"]["matchLabels"] == {
@@ -191,6 +191,9 @@ def test_the_controller_reaches_the_api_server_names_and_metrics_of_workers_and_
     assert selects(peer["podSelector"], WORKER)
     assert not selects(peer["podSelector"], {"training.kubeflow.org/job-name": "a-job"})
     assert [each["port"] for each in metrics["ports"]] == [names.TRAINER_METRICS_PORT]
+    (karpenter,) = prices["to"]
+    assert selects(karpenter["podSelector"], {"app.kubernetes.io/name": "karpenter"})
+    assert not selects(karpenter["podSelector"], {"k8s-app": "kube-dns"})
 
 
 def test_workers_reach_each_other_and_their_metrics_are_read_by_the_controller(stack: Recorded) -> None:

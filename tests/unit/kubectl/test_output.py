@@ -77,6 +77,7 @@ def test_table_and_status_of_a_job() -> None:
                 "unit": "t/s",
                 "checkpointStep": 40,
             },
+            "cost": {"nodeHours": 25.6, "idleNodeHours": 1.024, "usd": 838.938},
             "conditions": [{"type": "Accepted", "status": "True", "reason": "Ok", "message": "fits"}],
         },
     }
@@ -85,13 +86,14 @@ def test_table_and_status_of_a_job() -> None:
     assert row == "vit    h100    Running   2       16     120    0.1235   1          90m"
     wide = output.listing("list", [item, {**item, "status": {"reason": "Starting"}}], now, wide=True)
     assert [line.split("90m")[1].split() for line in wide.splitlines()[1:]] == [
-        ["1000", "t/s", "40", "-"],
-        ["-", "-", "Starting"],
+        ["1000", "t/s", "40", "838.94", "-"],
+        ["-", "-", "-", "Starting"],
     ]
     shown = output.status(item, now)
     assert "Size:       2 nodes, 16 GPUs (8 on each)\n" in shown
     assert "Workers:    2 active\n" in shown
     assert "Progress:   step 120, loss 0.1235, 1000 t/s\n" in shown
+    assert "Cost:       25.60 node-hours (1.02 idle), about 838.94 USD\n" in shown
     lost = "worker vit-0-1-abcde on node b is lost (PreemptionByScheduler); restart 1 of 3"
     assert f"Restarted:  2026-01-01T01:00:00Z: {lost}\n" in shown
     one = {**item, "status": {"nodes": 1, "gpusPerNode": 1, "gpus": 1}}

@@ -7,10 +7,12 @@ import re
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
+from launcher.cost import METRICS_URL
 from launcher.manifests import pod_security
 from tests.torchrun_manifests import controller_rules, installed
 from trainyard.k8s import names
@@ -185,9 +187,17 @@ def test_network_policies_have_labels_and_ports_of_the_code() -> None:
         {"from": [scrapers], "ports": [{"protocol": "TCP", "port": names.METRICS_PORT}]}
     ]
     trainer = [{"protocol": "TCP", "port": names.TRAINER_METRICS_PORT}]
-    assert calls["spec"]["egress"][-1] == {
-        "to": [{"namespaceSelector": {}, "podSelector": jobs}],
-        "ports": trainer,
+    to_workers, to_karpenter = calls["spec"]["egress"][-2:]
+    assert to_workers == {"to": [{"namespaceSelector": {}, "podSelector": jobs}], "ports": trainer}
+    service, namespace, _ = str(urlsplit(METRICS_URL).hostname).split(".")
+    assert to_karpenter == {
+        "to": [
+            {
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+                "podSelector": {"matchLabels": {"app.kubernetes.io/name": service}},
+            }
+        ],
+        "ports": [{"protocol": "TCP", "port": urlsplit(METRICS_URL).port}],
     }
     workers, scraping = installed("network-jobs.yaml")
     assert workers["spec"]["podSelector"] == scraping["spec"]["podSelector"] == jobs

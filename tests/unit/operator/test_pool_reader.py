@@ -186,7 +186,7 @@ def test_pool_is_read_only_for_jobs_that_wait(api: FakeApi) -> None:
     for change in (lambda: None, lambda: finish(api)):
         change()
         settle(Mortal(api))
-        assert reads(api) == []
+        assert set(reads(api)) <= {(NODES, "0")}, "only what its nodes are, for the cost"
 
 
 def test_queue_without_pool_reads_none(api: FakeApi) -> None:

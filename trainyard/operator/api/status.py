@@ -88,6 +88,14 @@ class Progress(ApiObject):
     )
 
 
+class Cost(ApiObject):
+    """The nodes of all attempts, with placeholders or workers. It is written once a minute, and at the end."""
+
+    node_hours: float = f.number("Hours of all nodes.")
+    idle_node_hours: float = f.number("Hours of nodes without a worker.")
+    usd: float = f.number("Price in USD, by Karpenter's estimates. It is missing if no price is known.")
+
+
 class Capacity(ApiObject):
     """The wait for nodes of scheduling.pool. It is missing while the job has its nodes."""
 
@@ -132,6 +140,7 @@ class JobStatus(ApiObject):
     completion_time: str = f.time("End of the job.")
     exit_code: int = f.integer("Exit code of the job: that of the first failed worker, else 0.", maximum=255)
     capacity: Capacity = f.section(Capacity)
+    cost: Cost = f.section(Cost)
     logs: Logs = f.section(Logs)
     workspace_digest: str = f.string("Digest of the workers' workspace.", maximum=80)
 
