@@ -121,7 +121,12 @@ def test_bucket_workspace_reaches_a_running_job_with_its_edit(queued: Stack, tmp
     until(lambda: "said after" in logs_of(queued, "stored"), "the edit is there", 120)
     (tmp_path / "said.txt").write_text("end")
     assert torchrun(queued, "sync", "stored", cwd=tmp_path).code == 0
-    assert reaches(queued, "stored", n.PHASE_SUCCEEDED)["restarts"] == 0
+    ended = reaches(queued, "stored", n.PHASE_SUCCEEDED)
+    assert ended["restarts"] == 0
+    # One node until now, at Karpenter's price.
+    cost = ended["cost"]
+    assert 0 <= cost["idleNodeHours"] < cost["nodeHours"] < 1, cost
+    assert 0.01 < cost["usd"] / cost["nodeHours"] < 100, cost
     assert "evil" not in logs_of(queued, "stored"), "what lies in the bucket decided what runs"
     gone = queued.kubectl("delete", "pods", *SPACE, "-l", f"{n.LABEL_JOB}=stored", "--wait")
     assert gone.code == 0, gone.output
