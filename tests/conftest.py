@@ -55,20 +55,6 @@ TOGETHER = {
     "graph": "previews",
     "policy": "previews",
 }
-# Unit tests that read the same deployments (tests/unit/infra/whole.py), by folder and file.
-UNITS_TOGETHER = dict.fromkeys(
-    (
-        "infra/test_existing_vpc",
-        "infra/test_last_access",
-        "infra/test_protected_data",
-        "infra/test_queues",
-        "infra/test_revision",
-        "infra/test_shipped_stacks",
-        "infra/test_stack",
-        "policies/test_documents",
-    ),
-    "shipped stacks",
-)
 # Starting with the longest shortens the whole run; the order within the main job's story
 # tests/integration/local/conftest.py sets.
 LONGEST = (
@@ -81,16 +67,6 @@ LONGEST = (
     "torchrun kinds",
     "test_volumes",
     "test_controller_kills",
-)
-# The same of those that `make check` runs.
-LONGEST_UNITS = (
-    "shipped stacks",
-    "kubectl/test_errors",
-    "launcher/test_gateway_watch",
-    "kubectl/test_cp",
-    "kubectl/test_upload",
-    "kubectl/test_submit",
-    "kubectl/test_main",
 )
 # On a busy machine an example may take any time.
 hypothesis.settings.register_profile("trainyard", deadline=None)
@@ -113,14 +89,14 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The live tests first; of them and of the unit tests the longest groups first. Within a group the order stays."""
-    live = [item for item in items if item.get_closest_marker("local")]
-    chosen = set(live)
-    others = [item for item in items if item not in chosen]
-    for each, longest in ((live, LONGEST), (others, LONGEST_UNITS)):
-        rank = {name: index for index, name in enumerate(longest)}
-        each.sort(key=lambda item, rank=rank: rank.get(group(item.nodeid), len(rank)))
-    items[:] = [*live, *others]
+    """Run the live tests first, and of them the longest groups. Within a group the order stays."""
+    rank = {name: index for index, name in enumerate(LONGEST)}
+
+    def order(item: pytest.Item) -> int:
+        is_live = item.get_closest_marker("local") is not None
+        return rank.get(group(item.nodeid), len(rank)) if is_live else len(rank) + 1
+
+    items.sort(key=order)
 
 
 def pytest_collection_finish() -> None:
@@ -154,9 +130,6 @@ def group(nodeid: str) -> str:
 @cache
 def _group_of(path: str) -> str:
     file = Path(path)
-    if "unit" in file.parts:
-        name = f"{file.parent.name}/{file.stem}"
-        return UNITS_TOGETHER.get(name, name)
     return TOGETHER.get(file.stem) or TOGETHER.get(file.parent.name) or file.stem
 
 

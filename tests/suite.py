@@ -9,6 +9,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,21 +22,44 @@ PYTHON = (sys.executable, "-m")
 PYTEST = (*PYTHON, "pytest")
 # tests/conftest.py defines the groups and their order.
 GROUPS = ("--dist", "loadgroup", "--no-loadscope-reorder")
-# Three workers on two cores: live tests are idle half of the time, unit tests a quarter of it.
-UNIT_WORKERS = LIVE_WORKERS = "3"
+# Three workers on two cores: live tests are idle half of the time.
+LIVE_WORKERS = "3"
+UNIT = ROOT / "tests" / "unit"
+# Directories of tests/unit that one process tests. Together they import the Pulumi SDKs once, and torch and moto once;
+# each worker of pytest-xdist would import all of them. One more process tests all other directories.
+TOGETHER = (
+    ("components", "graph", "infra", "plugins_eks", "plugins_kubernetes", "policies", "stacks"),
+    ("k8s", "kubectl", "launcher", "operator", "workspace"),
+)
 # Not tests/unit: each worker would import all of it.
 LIVE_DIRECTORIES = tuple(
     f"tests/integration/{each}" for each in ("local", "trainer", "graph", "policy", "sweeps")
 )
 
 
+def shards(names: Iterable[str]) -> list[list[str]]:
+    """Distribute test directories and files to the processes that test them: TOGETHER, and one for the rest."""
+    names = sorted(names)
+    listed = [[name for name in names if name in shard] for shard in TOGETHER]
+    return [*listed, [name for name in names if not any(name in shard for shard in listed)]]
+
+
+def unit_tests() -> list[str]:
+    """Return the directories and files of tests/unit that have tests."""
+    return [
+        each.name for each in UNIT.iterdir() if each.name.startswith("test_") or any(each.glob("test_*.py"))
+    ]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tier:
-    """Commands that run one after the other, and their budget in seconds on two quiet cores; None for no budget."""
+    """Commands, and their budget in seconds on two quiet cores; None for no budget."""
 
     name: str
     commands: tuple[tuple[str, ...], ...]
     budget: float | None
+    at_once: bool = False
+    """Whether the commands run at the same time. By default, they run in order."""
 
 
 TIERS = (
@@ -45,9 +70,13 @@ TIERS = (
             (str(PROGRAMS / "ruff"), "check", "--quiet", "."),
             (str(PROGRAMS / "mypy"),),
             (str(PROGRAMS / "lint-imports"), "--no-logo"),
-            (*PYTEST, "-q", "-n", UNIT_WORKERS, *GROUPS, "-m", "unit and not emulator and not long", "tests/unit"),
+            *(
+                (*PYTEST, "-q", "-m", "unit and not emulator and not long", *(f"tests/unit/{name}" for name in shard))
+                for shard in shards(unit_tests())
+            ),
         ),
         budget=60,
+        at_once=True,
     ),
     Tier(
         name="emulator",
@@ -77,12 +106,32 @@ TIERS = (
 
 
 def run(tier: Tier, environment: dict[str, str]) -> int:
-    """Run the tier's commands until one fails; return its exit code."""
+    """Run the tier's commands, in order only until one fails; return the first exit code that is not 0."""
+    if tier.at_once:
+        return run_at_once(tier.commands, environment)
     for command in tier.commands:
         code = subprocess.run(command, cwd=ROOT, env=environment).returncode
         if code != 0:
             return code
     return 0
+
+
+def run_at_once(commands: Sequence[tuple[str, ...]], environment: dict[str, str]) -> int:
+    """Run the commands at the same time, and print the output of each when it ends."""
+
+    def output(command: tuple[str, ...]) -> tuple[int, str]:
+        answer = subprocess.run(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        return answer.returncode, answer.stdout
+
+    codes = []
+    with ThreadPoolExecutor(max_workers=len(commands)) as threads:
+        for done in as_completed([threads.submit(output, command) for command in commands]):
+            code, text = done.result()
+            print(text, end="", flush=True)
+            codes.append(code)
+    return next((code for code in codes if code != 0), 0)
 
 
 def main(names: list[str]) -> int:

@@ -87,3 +87,11 @@ def test_suite_after_a_failure_stops_and_shows_its_tiers(
     assert suite.main([]) == 3
     shown = [line.split()[0] for line in capsys.readouterr().out.partition("tiers\n")[2].splitlines()]
     assert shown == ["one", "two"]
+
+
+def test_commands_at_once_all_run_and_show_their_output(capsys: pytest.CaptureFixture[str]) -> None:
+    codes = ("print('first'); exit(3)", "print('second')")
+    commands = tuple((sys.executable, "-c", code) for code in codes)
+    tier = suite.Tier(name="one", commands=commands, budget=60, at_once=True)
+    assert suite.run(tier, {}) == 3
+    assert sorted(capsys.readouterr().out.split()) == ["first", "second"]

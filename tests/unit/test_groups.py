@@ -1,33 +1,26 @@
-"""Which tests one worker has: a name in conftest.py that no file has would group, or hasten, nothing."""
+"""Which tests one process has."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from itertools import chain
 
 import pytest
 
-from tests.conftest import LONGEST_UNITS, UNITS_TOGETHER, group
+from tests import suite
+from tests.conftest import group
 
 pytestmark = pytest.mark.unit
 
-UNIT = Path(__file__).parent
+
+def test_shards_have_each_directory_once() -> None:
+    names = suite.unit_tests()
+    assert sorted(chain(*suite.shards(names))) == sorted(names)
 
 
-@pytest.mark.parametrize(
-    "name", [*UNITS_TOGETHER, *sorted(set(LONGEST_UNITS) - set(UNITS_TOGETHER.values()))]
-)
-def test_each_name_is_that_of_a_file(name: str) -> None:
-    assert (UNIT / f"{name}.py").is_file()
+@pytest.mark.parametrize("name", [*chain(*suite.TOGETHER)])
+def test_name_in_a_shard_is_that_of_a_directory(name: str) -> None:
+    assert (suite.UNIT / name).is_dir()
 
 
-def test_files_of_one_group_share_a_worker() -> None:
-    groups = {name: group(f"tests/unit/{name}.py::test_it[a/b]") for name in UNITS_TOGETHER}
-    assert groups == UNITS_TOGETHER
-
-
-def test_files_of_one_name_in_other_folders_are_others() -> None:
+def test_live_tests_of_one_folder_share_a_worker() -> None:
     assert group("tests/integration/policy/test_shipped_stacks.py::test_it") == "previews"
-    one, other = (
-        group(f"tests/unit/{folder}/test_network.py::test_it") for folder in ("components", "preflight")
-    )
-    assert one != other
