@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socketserver
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from local.aws.account import prepare_environment
 if TYPE_CHECKING:
     from tests.unit.emulator import Cloud, FakeSupervisor
 
+# A server's shutdown() waits for the end of this period, which is 0.5 s by default: many tests start a server.
+socketserver.BaseServer.serve_forever.__defaults__ = (0.01,)
 # moto reads these at its first import, which may be that of any test module.
 prepare_environment(os.environ)
 

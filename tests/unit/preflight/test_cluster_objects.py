@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -82,7 +83,13 @@ class Account(Answers):
         super().__init__(**given)
 
     def signing(self) -> Any:
-        return boto3.session.Session("a", "b", region_name=REGION)
+        return session()
+
+
+@cache
+def session() -> Any:
+    """Return a session of all tests: a new one reads botocore's models again."""
+    return boto3.session.Session("a", "b", region_name=REGION)
 
 
 def check(

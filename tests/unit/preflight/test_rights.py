@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,10 +38,12 @@ def calls(folder: Path) -> Iterator[tuple[str, list[str]]]:
                     yield service.value, [method.value] if isinstance(method, ast.Constant) else texts(tree)
 
 
+@cache
 def needed(folder: Path) -> set[str]:
     found, keys = set(), {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
-    clients = {name: SESSION.client(name, region_name=REGION, **keys) for name, _ in calls(folder)}
-    for service, methods in calls(folder):
+    made = list(calls(folder))
+    clients = {name: SESSION.client(name, region_name=REGION, **keys) for name in {name for name, _ in made}}
+    for service, methods in made:
         known = clients[service].meta.method_to_api_mapping
         found |= {permission(clients[service], method) for method in methods if method in known}
     return found
