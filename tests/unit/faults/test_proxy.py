@@ -60,7 +60,7 @@ def upstream(handler: type[BaseHTTPRequestHandler]) -> Iterator[Proxy]:
 
 def connection(proxy: Proxy) -> HTTPConnection:
     address = urlsplit(proxy.url)
-    return HTTPConnection(str(address.hostname), address.port, timeout=5)
+    return HTTPConnection(str(address.hostname), address.port, timeout=30)
 
 
 def test_what_is_asked_is_passed_on_and_writes_are_numbered(proxy: Proxy, api: FakeApi) -> None:
@@ -125,7 +125,7 @@ def test_watches_stream_and_a_client_that_leaves_ends_them() -> None:
         assert not left.is_set()
         answer.close()
         client_.close()
-        assert left.wait(5), "the API server still sends to nobody"
+        assert left.wait(30), "the API server still sends to nobody"
 
 
 def test_a_reflector_hears_through_it_and_lists_again_where_it_was_away(proxy: Proxy, api: FakeApi) -> None:

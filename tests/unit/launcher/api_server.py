@@ -29,7 +29,7 @@ _LISTED = (
 )
 
 
-def until(holds: Callable[[], object], seconds: float = 5.0) -> None:
+def until(holds: Callable[[], object], seconds: float = 30.0) -> None:
     """Waits for something to hold, and fails if it does not in this time."""
     end = time.monotonic() + seconds
     while not holds():

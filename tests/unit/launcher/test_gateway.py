@@ -310,7 +310,7 @@ def test_run_impossible_minimum_creates_nothing(api: FakeApi, gateway: Gateway, 
     runner, said = launcher(gateway, request_)
     began = time.monotonic()
     assert runner.run() == names.EXIT_IMPOSSIBLE
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20
     assert states(said) == ["failed"]
     assert not [path for method, path, _ in api.requests if method == "POST" and path in (PODS, JOBS)]
 

@@ -30,11 +30,11 @@ def command(name, script, grace=5.0):
                    log=directory / f"{name}.log", grace=grace)
 
 def until(condition, what):
-    for _ in range(300):
+    for _ in range(2000):
         if condition():
             return
         time.sleep(0.01)
-    sys.exit(f"not within 3 s: {what}; said {said}")
+    sys.exit(f"not within 20 s: {what}; said {said}")
 """
 
 
@@ -79,7 +79,7 @@ def test_stop_asks_first_and_kills_after_the_grace(tmp_path: Path) -> None:
         assert "bye" in (directory / "soft.log").read_text()
         started = time.monotonic()
         children.stop("hard")
-        assert 0.08 < time.monotonic() - started < 2
+        assert 0.08 < time.monotonic() - started < 4.5
         assert any("killing it" in line for line in said), said
         time.sleep(0.1)
         assert sum("started" in line for line in said) == 2, said

@@ -45,7 +45,7 @@ def item(uid: str, name: str = "p") -> dict[str, Any]:
 
 
 async def until(holds: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not holds():
             await asyncio.sleep(0.005)
 
@@ -58,7 +58,7 @@ def test_informer_reports_changes_in_the_event_loop(server: FakeApi, kubeconfig:
         async with Api(kubeconfig) as api:
             pods = Informer(api, PODS, lambda what, found: changes.append((what, found["metadata"]["uid"])))
             watching = asyncio.create_task(pods.run())
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await pods.synced.wait()
             assert list(pods.objects) == [("n", "p")]
             await api.create(OWN, item("u2", "q"))

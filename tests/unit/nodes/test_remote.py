@@ -170,7 +170,7 @@ def test_exec_client_disconnect_ends_the_command(pki: Path, monkeypatch: pytest.
         await socket.close()
 
     execute(pki, "sh", "-c", "echo $$; exec sleep 60", client=client)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while start_time(pids[0]) is not None and time.monotonic() < deadline:
         time.sleep(0.01)
     assert start_time(pids[0]) is None
@@ -219,7 +219,7 @@ def test_disconnect_ends_the_session_of_a_program_that_reads_nothing(pki: Path, 
     async def client(socket: aiohttp.ClientWebSocketResponse) -> None:
         for _ in range(100):
             await socket.send_bytes(bytes([STDIN]) + bytes(1 << 14))
-        async with asyncio.timeout(5):  # the server answers the end of the session
+        async with asyncio.timeout(30):  # the server answers the end of the session
             await socket.close()
 
     async def run() -> Exec:

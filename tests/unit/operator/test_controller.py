@@ -379,7 +379,7 @@ def test_shutdown_releases_the_lease_after_reconciles(api: FakeApi) -> None:
     class Slow(FakeReconciler):
         def reconcile_job(self, _namespace: str, _name: str) -> None:
             self.jobs += 1
-            go_on.wait(5)
+            go_on.wait(30)
 
     async def main() -> None:
         slow, stopping = Slow(), asyncio.Event()
@@ -392,7 +392,7 @@ def test_shutdown_releases_the_lease_after_reconciles(api: FakeApi) -> None:
         await asyncio.sleep(0.1)
         assert api.objects[LEASE_PATH]["spec"]["holderIdentity"] == "a"
         go_on.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await running
         assert api.objects[LEASE_PATH]["spec"]["holderIdentity"] is None
 
@@ -409,14 +409,14 @@ def test_shutdown_during_a_renewal_releases_the_lease(api: FakeApi, monkeypatch:
         stopping.set()
         await asyncio.sleep(0.05)
         go_on.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await running
         assert api.objects[LEASE_PATH]["spec"]["holderIdentity"] is None
 
     def hold(method: str, _path: str) -> None:
         if method == "PUT" and not started.is_set():
             started.set()
-            go_on.wait(5)
+            go_on.wait(30)
 
     monkeypatch.setattr("trainyard.k8s.names.LEASE_RENEW_SECONDS", 0.01)
     started, go_on = threading.Event(), threading.Event()

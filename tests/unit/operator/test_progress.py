@@ -168,7 +168,7 @@ def test_answer_of_a_server_that_misbehaves_is_unreadable(
     with serving(*pieces, pause=pause, closes=closes) as port:
         began = time.monotonic()
         assert reason in unreadable(read_progress(pod(port)))
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 9
 
 
 def test_progress_of_a_closed_port_is_none() -> None:
@@ -234,7 +234,7 @@ def test_malformed_answer_of_a_worker_is_data_or_unreadable(answer: str) -> None
     with serving(HEAD.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), closes=answer.encode()) as port:
         began = time.monotonic()
         reported = read_progress(pod(port))
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 9
     assert reported is None or list(reported) == [UNREADABLE] or reported == {"step": 1}
 
 
@@ -284,7 +284,7 @@ def test_poll_of_a_slow_worker_returns_its_answer_later(
     assert [workers.asking.poll(f"job {number}", worker(f"slow {number}")) for number in range(3)] == [
         None
     ] * 3
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 9
     until(lambda: len(workers.asked) == 3)
     monkeypatch.setattr(progress, "_WAIT_SECONDS", 10.0)
     assert workers.asking.poll("vit", worker("quick")) == {"step": 4, "of": "quick"}

@@ -39,7 +39,7 @@ def scrape(exposition: Exposition, *records: Record) -> list[tuple[str, Sample]]
     """Write the records. Return kind and sample of all that a scrape answers."""
     for record in records:
         exposition.write(record)
-    with closing(http.client.HTTPConnection(HOST, exposition.port, timeout=5)) as connection:
+    with closing(http.client.HTTPConnection(HOST, exposition.port, timeout=30)) as connection:
         connection.request("GET", "/metrics")
         found = connection.getresponse()
         assert found.status == 200
@@ -140,7 +140,7 @@ def test_client_that_resets_logs_nothing(exposition: Exposition, capfd: pytest.C
         client.sendall(b"GET /met")
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     assert values(exposition)["step"] == 0
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while any("process_request_thread" in each.name for each in set(threading.enumerate()) - others):
         assert time.monotonic() < until
         time.sleep(0.01)

@@ -82,7 +82,7 @@ def test_open_metrics_opens_every_sink(tmp_path: Path, port: int) -> None:
     metrics = open_metrics("r1", directory=tmp_path, port=port, host=HOST, stream=said)
     for record in (START, STEP):
         metrics.write(record)
-    with closing(http.client.HTTPConnection(HOST, port, timeout=5)) as connection:
+    with closing(http.client.HTTPConnection(HOST, port, timeout=30)) as connection:
         connection.request("GET", "/metrics")
         assert b'trainyard_trainer_step{run="r1"} 20.0' in connection.getresponse().read()
     metrics.close()
@@ -92,7 +92,7 @@ def test_open_metrics_opens_every_sink(tmp_path: Path, port: int) -> None:
     assert b"train/loss" in events.read_bytes()
     assert said.getvalue() == ""
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((HOST, port), timeout=5)
+        socket.create_connection((HOST, port), timeout=30)
 
 
 def test_without_directory_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,7 @@ def test_pattern_with_many_stars_matches_quickly(pattern: str, path: str) -> Non
     (parsed,) = parse(pattern.encode())
     began = time.process_time()
     assert not parsed.expression.fullmatch(path.encode())
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - began < 5
 
 
 def test_select_two_stars_after_a_prefix_match_as_in_git(tmp_path: Path) -> None:
