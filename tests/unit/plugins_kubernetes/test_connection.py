@@ -11,9 +11,10 @@ import pytest
 
 from local.plugins.kubernetes import readiness
 from local.plugins.kubernetes.client import ApiError, Client, Kind
-from local.plugins.kubernetes.kubeconfig import Token, load
+from local.plugins.kubernetes.kubeconfig import Connection, connect, load
 from local.plugins.kubernetes.settings import Settings
 from local.plugins.provider import ProviderError
+from trainyard.k8s.client import RetryPolicy
 
 pytestmark = pytest.mark.unit
 
@@ -35,7 +36,7 @@ def test_a_kubeconfig_is_read_from_its_content_and_from_a_file(tmp_path: Any) ->
     for text in (path.read_text(), str(path)):
         found = load(text)
         assert (found.server, found.namespace) == ("https://127.0.0.1:6443", "team")
-        assert Token(found.user).get() == "t"
+        assert login(found) == "Bearer t"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_an_api_server_that_is_not_on_this_machine_is_refused(server: str) -> No
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "no JSON"),
+        ("{", "neither YAML nor JSON"),
         ("/does/not/exist", "can't be read"),
         (kubeconfig().replace('"x"}', '"y"}'), "has no context 'y'"),
     ],
@@ -60,30 +61,43 @@ def test_a_kubeconfig_that_can_not_be_used_says_why(text: str, said: str) -> Non
         load(text)
 
 
+def with_plugin(*arguments: str) -> Connection:
+    """A kubeconfig whose user has a credential plugin: Python with these arguments."""
+    document = json.loads(kubeconfig())
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": sys.executable,
+        "args": ["-S", *arguments],
+        "interactiveMode": "Never",
+    }
+    document["users"] = [{"name": "u", "user": {"exec": plugin}}]
+    return load(json.dumps(document))
+
+
+def login(connection: Connection) -> str:
+    return connect(connection, RetryPolicy()).address("/version", [])[1]["authorization"]
+
+
 def test_the_token_of_a_credential_plugin_is_kept_until_it_expires(tmp_path: Any) -> None:
-    calls = tmp_path / "calls"
-    program = tmp_path / "plugin.py"
-
-    def plugin(expires: datetime) -> Token:
-        credential = {
-            "status": {"token": "k8s-aws-v1.x", "expirationTimestamp": expires.strftime("%Y-%m-%dT%H:%M:%SZ")}
-        }
-        program.write_text(f"open({str(calls)!r}, 'a').write('.')\nprint({json.dumps(credential)!r})")
-        return Token({"exec": {"command": sys.executable, "args": ["-S", str(program)], "env": None}})
-
-    fresh = plugin(datetime.now(UTC) + timedelta(minutes=14))
-    assert [fresh.get(), fresh.get()] == ["k8s-aws-v1.x"] * 2
+    program, calls = tmp_path / "plugin.py", tmp_path / "calls"
+    credential = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {
+            "token": "k8s-aws-v1.x",
+            "expirationTimestamp": (datetime.now(UTC) + timedelta(minutes=14)).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        },
+    }
+    program.write_text(f"open({str(calls)!r}, 'a').write('.')\nprint({json.dumps(credential)!r})")
+    client = connect(with_plugin(str(program)), RetryPolicy())
+    logins = [client.address("/version", [])[1]["authorization"] for _ in range(2)]
+    assert logins == ["Bearer k8s-aws-v1.x"] * 2
     assert calls.read_text() == "."
-    stale = plugin(datetime.now(UTC) + timedelta(seconds=5))
-    stale.get()
-    stale.get()
-    assert calls.read_text() == "..."
 
 
 def test_a_credential_plugin_that_fails_is_named() -> None:
-    token = Token({"exec": {"command": sys.executable, "args": ["-c", "raise SystemExit('no session')"]}})
-    with pytest.raises(ProviderError, match="exited with 1: no session"):
-        token.get()
+    with pytest.raises(ProviderError, match=r"user u: .*python.* failed: .*no session"):
+        login(with_plugin("-c", "raise SystemExit('no session')"))
 
 
 def test_settings_that_are_not_served_are_refused_by_name() -> None:
