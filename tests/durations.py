@@ -61,10 +61,10 @@ class Recorder:
             self._seconds.setdefault(report.nodeid, {})[report.when] = report.duration
 
     def pytest_sessionfinish(self) -> None:
-        """Append all durations to the file."""
-        with self._path.open("a") as sink:
-            for test, seconds in self._seconds.items():
-                sink.write(json.dumps({"test": test, **seconds}) + "\n")
+        """Append all durations to the file, in one write: several runs may end at the same time."""
+        lines = (json.dumps({"test": test, **seconds}) + "\n" for test, seconds in self._seconds.items())
+        with self._path.open("ab", buffering=0) as sink:
+            sink.write("".join(lines).encode())
 
 
 def register(config: pytest.Config) -> None:
