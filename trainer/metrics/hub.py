@@ -6,11 +6,12 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import Protocol
 
 from trainer.metrics.exposition import Exposition
 from trainer.metrics.files import EventFile, RecordFile
 from trainer.metrics.record import Record
+from trainer.process import log_line
 
 
 class Sink(Protocol):
@@ -32,9 +33,8 @@ class Metrics:
     Records after `close` are dropped.
     """
 
-    def __init__(self, sinks: Sequence[Sink], stream: TextIO | None = None) -> None:
+    def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = list(sinks)
-        self._stream = stream
         self._failing: dict[str, int] = {}
         self._lock, self._closed = threading.RLock(), False
 
@@ -63,30 +63,22 @@ class Metrics:
         lost = self._failing.get(name, 0)
         self._failing[name] = lost + 1
         if not lost:
-            _log_line(f"metrics: {name} can't be written: {error}; training goes on without", self._stream)
+            log_line(f"metrics: {name} can't be written: {error}; training goes on without", sys.stderr)
 
     def _worked(self, name: str) -> None:
         lost = self._failing.pop(name, 0)
         if lost:
-            _log_line(f"metrics: {name} is written again; {lost} records are missing", self._stream)
+            log_line(f"metrics: {name} is written again; {lost} records are missing", sys.stderr)
 
 
-def open_metrics(
-    run: str,
-    *,
-    directory: Path | None,
-    port: int,
-    host: str = "",
-    stream: TextIO | None = None,
-) -> Metrics:
-    """Open the sinks of rank 0. A sink that can't be opened is one line on `stream`, and the others work.
+def open_metrics(run: str, *, directory: Path | None, port: int, host: str = "") -> Metrics:
+    """Open the sinks of rank 0. A sink that can't be opened is one line on stderr, and the others work.
 
     Args:
         run: The run id.
         directory: For `<run>.jsonl` and TensorBoard's `tensorboard/<run>`. None writes no files.
         port: The port of /metrics, 0 for none.
         host: The address of /metrics, "" for all.
-        stream: Where problems are printed, by default stderr.
     """
     makers: list[tuple[str, Callable[[], Sink]]] = []
     if directory is not None:
@@ -99,9 +91,5 @@ def open_metrics(
         try:
             sinks.append(make())
         except (OSError, OverflowError, ImportError) as error:
-            _log_line(f"metrics: no {name}: {error}; training goes on without", stream)
-    return Metrics(sinks, stream)
-
-
-def _log_line(line: str, stream: TextIO | None) -> None:
-    print(f"{line}\n", end="", file=stream or sys.stderr, flush=True)
+            log_line(f"metrics: no {name}: {error}; training goes on without", sys.stderr)
+    return Metrics(sinks)

@@ -50,11 +50,7 @@ class Goodput:
     """Measure the goodput since the creation of this object, with the times before a checkpoint."""
 
     def __init__(
-        self,
-        carried: Carried | None = None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        self, *, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
     ) -> None:
         self._clock, self._wall = clock, wall
         self._made = clock()
@@ -65,8 +61,6 @@ class Goodput:
         self._running, self._since, self._stalled, self._passed = 0, 0.0, 0.0, 0.0
         self._per_step: float | None = None
         self._stepped = False
-        if carried is not None:
-            self.resume_from(carried)
 
     def resume_from(self, carried: Carried) -> None:
         """Continue with the times of a checkpoint that was loaded."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import io
 import socket
 import threading
 from contextlib import closing
@@ -47,39 +46,35 @@ def port() -> int:
     return number
 
 
-def test_failing_sink_is_reported_once_and_others_still_write() -> None:
-    said = io.StringIO()
+def test_failing_sink_is_reported_once_and_others_still_write(capsys: pytest.CaptureFixture[str]) -> None:
     failing, other = Sink("records", failures=3), Sink("other")
-    metrics = Metrics([failing, other], said)
+    metrics = Metrics([failing, other])
     for _ in range(5):
         metrics.write(STEP)
     assert len(other.records) == 5
     assert len(failing.records) == 2
-    assert said.getvalue().splitlines() == [
+    assert capsys.readouterr().err.splitlines() == [
         "metrics: records can't be written: [Errno 28] No space left on device; training goes on without",
         "metrics: records is written again; 3 records are missing",
     ]
     failing.failures = 1
     metrics.write(STEP)
-    assert said.getvalue().count("can't be written") == 2, "a second failure is another one"
+    assert capsys.readouterr().err.count("can't be written") == 1, "a second failure is another one"
 
 
-def test_closing_closes_all_though_one_fails() -> None:
-    said = io.StringIO()
-
+def test_closing_closes_all_though_one_fails(capsys: pytest.CaptureFixture[str]) -> None:
     class Stuck(Sink):
         def close(self) -> None:
             raise OSError("stuck")
 
     last = Sink("last")
-    Metrics([Stuck("first"), last], said).close()
+    Metrics([Stuck("first"), last]).close()
     assert last.closed == 1
-    assert said.getvalue() == "metrics: first can't be written: stuck; training goes on without\n"
+    assert capsys.readouterr().err == "metrics: first can't be written: stuck; training goes on without\n"
 
 
-def test_open_metrics_opens_every_sink(tmp_path: Path, port: int) -> None:
-    said = io.StringIO()
-    metrics = open_metrics("r1", directory=tmp_path, port=port, host=HOST, stream=said)
+def test_open_metrics_opens_every_sink(tmp_path: Path, port: int, capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = open_metrics("r1", directory=tmp_path, port=port, host=HOST)
     for record in (START, STEP):
         metrics.write(record)
     with closing(http.client.HTTPConnection(HOST, port, timeout=30)) as connection:
@@ -90,7 +85,7 @@ def test_open_metrics_opens_every_sink(tmp_path: Path, port: int) -> None:
     assert (tmp_path / "r1.jsonl").read_text() == to_line(START) + to_line(STEP)
     (events,) = (tmp_path / "tensorboard" / "r1").iterdir()
     assert b"train/loss" in events.read_bytes()
-    assert said.getvalue() == ""
+    assert capsys.readouterr().err == ""
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((HOST, port), timeout=30)
 
@@ -101,14 +96,13 @@ def test_without_directory_nothing_is_written(tmp_path: Path, monkeypatch: pytes
     assert list(tmp_path.iterdir()) == []
 
 
-def test_sink_that_cannot_open_is_one_line(tmp_path: Path) -> None:
-    said = io.StringIO()
+def test_sink_that_cannot_open_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
-        metrics = open_metrics("r1", directory=tmp_path / "file", port=port, host=HOST, stream=said)
+        metrics = open_metrics("r1", directory=tmp_path / "file", port=port, host=HOST)
     metrics.write(STEP)
-    lines = said.getvalue().splitlines()
+    lines = capsys.readouterr().err.splitlines()
     assert [line.partition(": [")[0] for line in lines] == [
         "metrics: no records",
         "metrics: no tensorboard",
@@ -117,14 +111,14 @@ def test_sink_that_cannot_open_is_one_line(tmp_path: Path) -> None:
     assert all(line.endswith("; training goes on without") for line in lines)
 
 
-def test_record_after_close_is_dropped() -> None:
-    said, sink = io.StringIO(), Sink("records")
-    metrics = Metrics([sink], said)
+def test_record_after_close_is_dropped(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = Sink("records")
+    metrics = Metrics([sink])
     metrics.write(START)
     metrics.close()
     sink.failures = 1
     metrics.write(STEP)
-    assert (sink.records, sink.closed, said.getvalue()) == ([START], 1, "")
+    assert (sink.records, sink.closed, capsys.readouterr().err) == ([START], 1, "")
 
 
 def test_close_waits_for_a_write_in_another_thread() -> None:

@@ -61,7 +61,10 @@ class Clocks:
         self.wall += seconds
 
     def goodput(self, carried: Carried | None = None) -> Goodput:
-        return Goodput(carried, clock=lambda: self.steady, wall=lambda: self.wall)
+        goodput = Goodput(clock=lambda: self.steady, wall=lambda: self.wall)
+        if carried is not None:
+            goodput.resume_from(carried)
+        return goodput
 
 
 def test_goodput_is_useful_time_over_all_time() -> None:
