@@ -82,13 +82,25 @@ async def probe_once(probe: Object, ip: str, port: Port, run: Run) -> str:
 
 
 async def repeat_probe(
-    probe: Object, attempt: Callable[[], Awaitable[str]], changed: Callable[[bool, str], Awaitable[bool]]
+    probe: Object,
+    attempt: Callable[[], Awaitable[str]],
+    changed: Callable[[bool, str], Awaitable[bool]],
+    *,
+    is_readiness: bool = False,
 ) -> None:
     """Probe with the probe's delays and thresholds until `changed` returns true.
 
     `changed` gets the result when enough consecutive attempts give another result, and again for each further failure.
+    The first success ends the initial delay of a readiness probe, so that a rollout takes no longer than its program.
     """
-    await asyncio.sleep(float(probe.get("initialDelaySeconds", 0)))
+    delay = float(probe.get("initialDelaySeconds", 0))
+    if is_readiness and delay:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                while await attempt():
+                    await asyncio.sleep(1.0)
+    else:
+        await asyncio.sleep(delay)
     good, row, verdict = False, 0, False
     while True:
         message = await attempt()
@@ -397,7 +409,7 @@ class Container:
         async def attempt() -> str:
             return await probe_once(probe, self.pod.ip, self.pod.port, self.execute)
 
-        await repeat_probe(probe, attempt, changed)
+        await repeat_probe(probe, attempt, changed, is_readiness=kind == "readinessProbe")
 
     async def _startup(self, good: bool, message: str) -> bool:
         if not good:

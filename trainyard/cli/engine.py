@@ -24,7 +24,7 @@ from trainyard.cli.next_steps import stopped
 from trainyard.cli.output import OUTPUT
 from trainyard.cli.pending_operations import with_adopted
 from trainyard.cli.progress import Filter
-from trainyard.cli.summary import MAX_ROWS, EngineSummary, deletion_total
+from trainyard.cli.summary import MAX_ROWS, STACK, EngineSummary, deletion_total
 
 ROOT = Path(__file__).resolve().parents[2]
 # In a pipe, the number of resources comes each time that so many more are done.
@@ -104,7 +104,7 @@ class Engine:
     def has_resources(self) -> bool:
         """Return whether the state has more than the stack itself."""
         deployment = self.deployment()
-        return any(r["type"] != "pulumi:pulumi:Stack" for r in deployment.get("resources") or [])
+        return any(r["type"] != STACK for r in deployment.get("resources") or [])
 
     def was_interrupted(self) -> bool:
         """Return whether a killed run left a lock or pending operations, or its recovery was interrupted."""
@@ -269,10 +269,10 @@ class Engine:
         return log, self.directory / f"{self.stack}{suffix}.session.json"
 
     def outputs(self) -> dict[str, Any]:
-        """Return the outputs of the stack."""
-        text = self._capture("stack", "output", "--json", "--stack", self.stack)
-        outputs: dict[str, Any] = json.loads(text)
-        return outputs
+        """Return the outputs of the stack, empty if there is none. The program exports no secrets."""
+        resources = self.deployment().get("resources") or []
+        stack: dict[str, Any] = next((each for each in resources if each["type"] == STACK), {})
+        return stack.get("outputs") or {}
 
     def _capture(self, *arguments: str, directory: Path = ROOT) -> str:
         result = subprocess.run(

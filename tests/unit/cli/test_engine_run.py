@@ -169,6 +169,18 @@ def test_a_state_that_a_full_disk_cut_off_is_taken_from_the_last_whole_one(
     assert engine.was_interrupted(), "what the engine did since is not looked for"
 
 
+def test_outputs_are_those_of_the_stack_in_the_state(tmp_path: Path) -> None:
+    engine = Engine(tmp_path / "home", "local", {})
+    assert engine.outputs() == {}
+    resources = [
+        {"type": "aws:ec2/vpc:Vpc", "outputs": {"id": "v"}},
+        {"type": "pulumi:pulumi:Stack", "outputs": {"clusterName": "c"}},
+    ]
+    engine.state_file.parent.mkdir(parents=True)
+    engine.state_file.write_text(json.dumps({"checkpoint": {"latest": {"resources": resources}}}))
+    assert engine.outputs() == {"clusterName": "c"}
+
+
 def test_truncated_state_without_backup_says_how_to_restart(tmp_path: Path) -> None:
     engine = Engine(tmp_path / "home", "local", {})
     engine.state_file.parent.mkdir(parents=True)

@@ -104,6 +104,27 @@ def test_probe_three_failures_in_a_row_make_unready(monkeypatch: pytest.MonkeyPa
     assert verdicts([False, True, False, False, True, False, False, False], monkeypatch) == [True, False]
 
 
+@pytest.mark.parametrize("is_readiness", [False, True])
+def test_probe_success_ends_the_initial_delay_of_readiness(
+    is_readiness: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async def attempt() -> str:
+        return ""
+
+    async def changed(good: bool, _message: str) -> bool:
+        return good
+
+    monkeypatch.setattr("local.nodes.container.asyncio.sleep", sleep)
+    probe = {"initialDelaySeconds": 30}
+    asyncio.run(container.repeat_probe(probe, attempt, changed, is_readiness=is_readiness))
+    assert slept == ([] if is_readiness else [30.0])
+
+
 def test_probe_thresholds_are_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     results = [True, True, False]
     assert verdicts(results, monkeypatch, successThreshold=2, failureThreshold=1) == [True, False]
