@@ -114,9 +114,9 @@ def test_the_model_is_in_the_bucket_and_loads_with_weights_only(stack: Stack) ->
     assert sum(tensor.numel() for tensor in weights.values()) > 1000
 
 
-def test_the_model_is_at_least_95_percent_accurate(stack: Stack) -> None:
-    log = stack.kubectl("logs", "-n", "training", "train-r1-master-0").output
-    accuracy = float(re.search(r"result=succeeded .*test_accuracy=([\d.]+)", log)[1])
+def test_the_model_is_at_least_95_percent_accurate(first_up: Command) -> None:
+    # The pod goes with its node, which Karpenter soon removes.
+    accuracy = float(re.search(r"result=succeeded .*test_accuracy=([\d.]+)", first_up.output)[1])
     assert accuracy >= 0.95
 
 
