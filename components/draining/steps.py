@@ -225,8 +225,9 @@ class _Drain:
         for name in self.cluster.names(NODE_CLASSES):
             self.cluster.delete(NODE_CLASSES, name)
         patience = NODE_CLASS_SECONDS if self.cluster.controller_runs() else 0
+        end = self.progress.seconds + patience
         for kind in (NODE_CLASSES, NODE_POOLS):
-            if not self._wait(kind, patience):
+            if not self._wait(kind, end - self.progress.seconds):
                 self._release(kind)
 
     def _delete(self, kind: Kind, seconds: float) -> bool:

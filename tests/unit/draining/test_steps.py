@@ -237,12 +237,15 @@ def test_drain_does_not_wait_for_a_stopped_controller() -> None:
     assert world.alive == []
 
 
-def test_drain_releases_a_node_class_that_karpenter_leaves() -> None:
+def test_drain_releases_what_karpenter_leaves_after_two_minutes() -> None:
     world = busy()
-    world.finishes = lambda kind: kind != NODE_CLASSES
+    world.finishes = lambda kind: kind not in (NODE_CLASSES, NODE_POOLS)
     world.leftovers = ["instance profile small"]
     lines = drain(world)
-    assert "release ec2nodeclasses/small" in world.log
+    assert {"release ec2nodeclasses/small", "release nodepools/small"} <= set(world.log)
+    (started,) = [line for line in lines if "deleting NodeClaims" in line]
+    (released,) = [line for line in lines if "releasing 1 nodepools" in line]
+    assert float(released.split(" s:")[0]) - float(started.split(" s:")[0]) < 240
     assert world.log[-1] == "remains", "instance profiles are removed after the node classes"
     assert any("removed instance profile small" in line for line in lines)
 
