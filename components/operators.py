@@ -59,6 +59,11 @@ class Operators(pulumi.ComponentResource):
         super().__init__("trainyard:operators:Operators", name, None, opts)
         served = {PYTORCH: args.pytorch_jobs, MPI: args.kubectl_image is not None}
         kinds = tuple(kind for kind, is_served in served.items() if is_served)
+        if not kinds:
+            # Without --enable-scheme the operator serves all of its kinds, also those without a definition.
+            raise pulumi.RunError(
+                f"{name}: kubectl_image must be set if pytorch_jobs is false. Set one of them"
+            )
         arguments: list[Any] = [
             *published.scheme_arguments(kinds),
             f"{published.TEMPLATE_ARGUMENT}{published.LOOKUP_DIRECTORY}/{published.TEMPLATE_FILE}",

@@ -237,6 +237,13 @@ def test_mpijobs_without_pytorchjobs_have_one_definition() -> None:
     assert webhooks.inputs["webhooks"] == []
 
 
+def test_operators_without_a_kind_of_job_are_refused() -> None:
+    with pytest.raises(
+        pulumi.RunError, match="operators: kubectl_image must be set if pytorch_jobs is false"
+    ):
+        operators(pytorch_jobs=False)
+
+
 def test_manifests_of_something_else_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("components.operators.render", lambda source, definitions: [])
     args = OperatorsArgs(manifests="m", image=None, lookup_image="i", after=[])
