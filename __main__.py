@@ -1,6 +1,12 @@
 """Trainyard: a cluster for distributed PyTorch training, and the run that trains on it."""
 
+# ruff: noqa: E402
 import gc
+
+# The modules of the SDK make hundreds of thousands of objects that stay to the end. By default, Python's collector
+# looks at them after each 700 new ones, which takes a fifth of the program's processor time.
+gc.set_threshold(50_000, 20, 20)
+
 import signal
 
 import pulumi
@@ -11,9 +17,9 @@ from infra.stack import deploy
 # The engine interrupts the program when a resource has failed: users must see that one, not where the program waited.
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-# The SDK makes tens of thousands of objects that stay to the end. Python's collector looks at them after each 700 new
-# ones by default, which takes a fifth of the program's processor time.
-gc.set_threshold(50_000, 20, 20)
+# The SDK sends several debug messages for each resource, each in a blocking call. The engine shows none of them without
+# its option --debug.
+pulumi.log.debug = lambda *_args, **_options: None
 
 try:
     configuration = settings.load(pulumi.get_stack())

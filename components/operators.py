@@ -3,8 +3,9 @@
 `Operators` is the training operator for PyTorchJobs, MPIJobs or both. `KubeflowTrainer` is Kubeflow Trainer
 with JobSet for TrainJobs.
 
-`kubectl kustomize` renders a kustomization while the program runs. `kustomize.v2.Directory` of pulumi-kubernetes
-needs the cluster, so that the first preview would not show the objects.
+`kubectl kustomize` renders a kustomization while the program runs. It takes seconds: `start_rendering` starts it early,
+so that other resources are registered meanwhile. `kustomize.v2.Directory` of pulumi-kubernetes needs the cluster, so
+that the first preview would not show the objects.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -154,6 +156,19 @@ def _register(
 
 # With the parser in Python, the operator's manifests took half of the time of a preview.
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_threads = ThreadPoolExecutor()
+
+
+@cache
+def start_rendering(source: str) -> Future[subprocess.CompletedProcess[str]]:
+    """Start `kubectl kustomize` of a directory or an address. `render` waits for its end.
+
+    Raises:
+        pulumi.RunError: kubectl is missing.
+    """
+    if shutil.which("kubectl") is None:
+        raise pulumi.RunError(f"kubectl is needed on PATH to render the manifests of {source}")
+    return _threads.submit(subprocess.run, ["kubectl", "kustomize", source], capture_output=True, text=True)
 
 
 @cache
@@ -169,9 +184,7 @@ def render(source: str, definitions: tuple[str, ...]) -> list[dict[str, Any]]:
     Raises:
         pulumi.RunError: kubectl is missing, or the kustomization can't be read.
     """
-    if shutil.which("kubectl") is None:
-        raise pulumi.RunError(f"kubectl is needed on PATH to render the manifests of {source}")
-    answer = subprocess.run(["kubectl", "kustomize", source], capture_output=True, text=True)
+    answer = start_rendering(source).result()
     if answer.returncode != 0:
         reason = " ".join(answer.stderr.split())
         raise pulumi.RunError(f"the manifests of {source} can't be rendered: {reason}")

@@ -27,7 +27,13 @@ from components.fixed_settings import FixedSettings, StartedRun
 from components.karpenter import Karpenter, KarpenterArgs
 from components.launcher_job import LauncherJob, LauncherJobArgs
 from components.node_check import FabricCheck, NodeCheck, NodeCheckArgs
-from components.operators import KubeflowTrainer, KubeflowTrainerArgs, Operators, OperatorsArgs
+from components.operators import (
+    KubeflowTrainer,
+    KubeflowTrainerArgs,
+    Operators,
+    OperatorsArgs,
+    start_rendering,
+)
 from components.pools import Placement, PlacementArgs, Pools, PoolsArgs
 from components.registry import Images, ImagesArgs
 from components.storage import ModelBucket, ModelBucketArgs
@@ -58,6 +64,8 @@ def deploy(settings: Settings) -> dict[str, Any]:
     """Register all resources of the stack. Return its outputs by name."""
     for line in warnings.find_warnings(settings, datetime.now(UTC).date()):
         pulumi.log.warn(line)
+    if settings.training_operator:
+        start_rendering(settings.sources.training_operator)
     # Set the tags on each resource, not as defaults of the provider, so that nodes and volumes also have them.
     tags = {**settings.tags, **stack_tags(PROJECT, settings.stack)}
     # This resource refuses changes of fixed settings. All others depend on it through their provider.
