@@ -56,6 +56,7 @@ def in_a_small_checkout() -> Iterator[None]:
         patch.setenv("PULUMI_ERROR_OUTPUT_STRING", "true")
         patch.setattr(stack, "ROOT", small_checkout(Path(directory)))
         patch.setattr(operators, "render", lambda source, definitions: OPERATOR_OBJECTS)
+        patch.setattr(stack, "start_rendering", lambda source: None)
         yield
 
 
