@@ -45,8 +45,8 @@ class Offering(NamedTuple):
     capacity_type: str
 
     @classmethod
-    def of_labels(cls, labels: Mapping[str, str]) -> Offering:
-        """Return what a node with these labels is. A node that Karpenter did not launch is bought on demand."""
+    def from_labels(cls, labels: Mapping[str, str]) -> Offering:
+        """Return the offering of a node. Without Karpenter's label, it is on-demand."""
         return cls(
             labels.get(names.LABEL_INSTANCE_TYPE, ""),
             labels.get(names.LABEL_ZONE, ""),
@@ -69,7 +69,7 @@ def to_annotations(usage: Usage) -> dict[str, str]:
         names.ANNOTATION_NODE_HOURS: f"{usage.node_seconds / 3600:.4f}",
         names.ANNOTATION_IDLE_NODE_HOURS: f"{usage.idle_node_seconds / 3600:.4f}",
     }
-    if usage.unpriced_node_seconds < usage.node_seconds:
+    if usage.usd:
         found[names.ANNOTATION_COST] = f"{usage.usd:.4f}"
     return found
 
@@ -83,14 +83,14 @@ class Meter:
     _last: float | None = None
     _nodes: Counter[tuple[Offering, bool]] = field(default_factory=Counter)
     _offerings: dict[str, Offering] = field(default_factory=dict)
-    # Node-seconds that get a price as soon as it is known, and those of earlier launchers, which get none.
+    # Node-seconds that wait for a price, and those of earlier launchers, which stay without one.
     _unpriced: dict[Offering, float] = field(default_factory=dict)
-    _never_priced: float = 0.0
+    _unpriced_before: float = 0.0
 
     def resume(self, usage: Usage) -> None:
         """Continue after another launcher. The time between the two launchers is not counted."""
         self.usage, self._last, self._nodes = usage, None, Counter()
-        self._unpriced, self._never_priced = {}, usage.unpriced_node_seconds
+        self._unpriced, self._unpriced_before = {}, usage.unpriced_node_seconds
 
     def lacks_nodes(self, request: Request, seen: Observation) -> bool:
         """Return whether a node's capacity type is unknown. The watches of a running job have no nodes."""
@@ -99,7 +99,11 @@ class Meter:
         return not self._find_offerings(request, seen).keys() >= _used(request, seen).keys()
 
     def count(self, request: Request, seen: Observation, now: float) -> Usage:
-        """Add the time since the last observation for its nodes, and return the usage. `now` as in `count_nodes`."""
+        """Add the time since the last observation for its nodes, and return the usage.
+
+        Args:
+            now: The time of a monotonic clock, in seconds.
+        """
         self._offerings = self._find_offerings(request, seen)
         used, default = _used(request, seen), _offering(request, ON_DEMAND)
         if seen.fresh:  # a node that is gone is not looked for again
@@ -112,7 +116,7 @@ class Meter:
         """Add the time since the last call for the nodes of that call, and return the usage.
 
         Args:
-            nodes: What each node is, and whether it is idle.
+            nodes: The offering of each node, and whether it is idle.
             now: The time of a monotonic clock, in seconds.
         """
         if self._last is not None and now > self._last:
@@ -138,7 +142,7 @@ class Meter:
         self.usage = Usage(
             node_seconds=self.usage.node_seconds + added,
             idle_node_seconds=self.usage.idle_node_seconds + idle_added,
-            unpriced_node_seconds=self._never_priced + sum(self._unpriced.values()),
+            unpriced_node_seconds=self._unpriced_before + sum(self._unpriced.values()),
             usd=self.usage.usd + usd,
         )
 

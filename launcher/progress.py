@@ -52,7 +52,7 @@ class Usage:
             return ""
         idle = f"{self.idle_node_seconds / self.node_seconds:.0%} idle"
         text = f"{_decimals(self.node_seconds / 3600)} node-hours, {idle}"
-        if self.unpriced_node_seconds >= self.node_seconds:
+        if not self.usd:
             return f"{text}, price not known"
         least = "at least" if self.unpriced_node_seconds else "about"
         return f"{text}, {least} {_decimals(self.usd)} USD"
@@ -78,7 +78,7 @@ class Progress:
         restarts: The restarts that count against `maxRestarts`.
         total_restarts: All restarts, including those after a suspension.
         retiring: The uid of the last training job until it and its pods are gone.
-        retiring_nodes: The number of its nodes.
+        retiring_nodes: The number of nodes of that training job.
         why: The reason of the last restart.
         trained: For how many seconds training jobs of the run existed and were not suspended.
         suspended: Whether the training job was suspended at the last observation.

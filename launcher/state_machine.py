@@ -464,8 +464,9 @@ def retire(request: Request, memory: Memory, progress: Progress, seen: Observati
     actions: list[Action] = []
     if old is not None and not old.deleting:
         actions.append(Retire(uid=old.uid))
-    if old is None:  # the job was deleted before its pods, as a TrainJob is
+    if old is None:  # a TrainJob is deleted in the background, so its pods outlive it
         actions += remove(tuple(pod for pod in left if not pod.deleting))
     nodes = progress.retiring_nodes if old is None else old.nodes
-    actions += hold_nodes(candidate, seen, progress, max(0, nodes - live))
+    if nodes:  # an earlier version has not stored it
+        actions += hold_nodes(candidate, seen, progress, max(0, nodes - live))
     return Step(memory=memory, report=report, actions=tuple(actions))

@@ -268,11 +268,12 @@ def _size(spec: JsonObject, seen: JsonObject) -> str:
 
 
 def _cost(cost: JsonObject) -> str:
-    """Return the node-hours of a job, and their price if it is known."""
+    """Return the node-hours of a job, and their cost if it is known."""
     if not cost:
         return ""
     hours = f"{cost['nodeHours']:.2f} node-hours ({cost['idleNodeHours']:.2f} idle)"
-    return f"{hours}, about {cost['usd']:.2f} USD" if "usd" in cost else hours
+    least = "at least" if cost.get("unpricedNodeHours") else "about"
+    return f"{hours}, {least} {cost['usd']:.2f} USD" if "usd" in cost else hours
 
 
 def _workspace(item: JsonObject) -> str | None:

@@ -28,8 +28,6 @@ T = TypeVar("T")
 SHARED_SECONDS = 1.0
 # The pods of the whole cluster show which nodes of the pool are in use. A decision to start never uses an old list.
 PODS_SECONDS = 10.0
-# The labels of nodes do not change, so nodes are listed only when a job has a new one.
-NODES_SECONDS = 10.0
 CLASS_SECONDS = 30.0
 # Schedulers and storage classes are rarely installed.
 CLUSTER_SECONDS = 30.0
@@ -114,14 +112,14 @@ class ClusterReader:
             (name, namespace), SHARED_SECONDS, lambda: self._read_pool(name, namespace, now, fresh=False)
         )
 
-    def offerings(self) -> dict[str, Offering]:
-        """Return the instance type, zone and capacity type of all nodes, by name. The list is at most 10 s old."""
+    def read_offerings(self) -> dict[str, Offering]:
+        """Return the instance type, zone and capacity type of all nodes, by name. The list is at most 1 s old."""
 
         def read() -> dict[str, Offering]:
             nodes = self._objects.read(sources.nodes({}), cached=True)
-            return {each.name: Offering.of_labels(each.labels) for each in nodes}
+            return {each.name: Offering.from_labels(each.labels) for each in nodes}
 
-        return self._cache.get("nodes", NODES_SECONDS, read)
+        return self._cache.get("nodes", SHARED_SECONDS, read)
 
     def _read_pool(self, name: str, namespace: str, now: float, *, fresh: bool) -> Observation:
         item = self._objects.get(f"{_POOL}{quote(name, safe='')}")

@@ -17,6 +17,7 @@ from trainyard.operator.api.fields import JsonObject, parse_time
 from trainyard.operator.api.job import C10D, JobSpec, Meta, check_name, parse_metadata, read_job
 from trainyard.operator.api.queue import MAX_RESTARTS, NEVER
 from trainyard.operator.api.resolve import Settings, resolve
+from trainyard.operator.api.status import fit_status
 from trainyard.operator.command import Rendezvous, check_command
 from trainyard.operator.observe import AttemptJob, Children, Cluster, Worker, observe
 from trainyard.operator.plan import NORMAL, WARNING, Event, ReconcilePlan
@@ -105,10 +106,10 @@ class CapacityStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class JobCost:
-    """The cost of a job until now."""
+    """The cost of a job so far."""
 
-    section: JsonObject  # `cost` of the status; {} for none yet
-    text: str  # for a message; "" for none yet
+    status: JsonObject  # `cost` of the status; {} for none yet
+    summary: str  # for a message; "" for none yet
     is_due: bool  # whether the status is written if nothing else has changed
     requeue_after: float  # the seconds until it is due again
 
@@ -212,7 +213,7 @@ class ReconcileContext:
     cluster: Cluster  # the state of the cluster beside the job's objects
     now: float  # the time in seconds since the epoch
     progress: JsonObject | None = None  # the new progress from the first worker; None for nothing new
-    cost: JobCost | None = None  # None if it can't have changed
+    cost: JobCost | None = None  # None if it is unchanged
     # The Karpenter pool that `nodes.pool_to_count` names; None if it was not read.
     pool: Observation | None = None
     refused: str = ""  # why the API server just rejected a placeholder; "" if it did not
@@ -312,14 +313,16 @@ class ReconcileContext:
             fields["startTime"] = stamp(self.started)
         generation, old = self.meta.generation, self.status.raw
         status = build_status(self.status, generation, self.now, phase, reason, message, conditions, **fields)
-        if self.cost is not None and self.cost.section and (status != old or self.cost.is_due):
-            status["cost"] = self.cost.section
+        # A status that only differs in invalid values is not written.
+        cost = self.cost
+        if cost is not None and cost.status and (cost.is_due or fit_status(n.JOB_KIND, status) != old):
+            status["cost"] = cost.status
         if status == old:
             return ReconcilePlan(requeue_after=requeue_after)
         well = phase not in (n.PHASE_FAILED, n.PHASE_RESTARTING) and reason in _NORMAL_REASONS
         message = message or f"the job is {phase}"
-        if phase in n.FINAL_PHASES and self.cost is not None and self.cost.text:
-            message = f"{message}; {self.cost.text}"
+        if phase in n.FINAL_PHASES and cost is not None and cost.summary:
+            message = f"{message}; {cost.summary}"
         event = Event(type=NORMAL if well else WARNING, reason=reason, message=message)
         before = old.get("phase"), old.get("reason"), old.get("attempt", 0)
         events = (event,) if before != (phase, reason, status["attempt"]) else ()

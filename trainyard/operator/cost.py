@@ -1,11 +1,12 @@
-"""Count the node-hours of jobs and their price, in all attempts. Entry point: `CostMeters.count`.
+"""Count the node-hours and the cost of jobs, over all attempts. Entry point: `CostMeters.count`.
 
-The status of a job is the store: a restarted controller continues from there, and does not count the time between. A
-node counts while a placeholder or a worker of the job is on it.
+The job's status stores the usage, and a restarted controller continues from there. Its downtime is not counted. A node
+counts while a placeholder or a worker of the job is on it.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,19 +20,34 @@ from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.context import JobCost
 from trainyard.operator.observe import OVER, labels_of
 
+log = logging.getLogger(__name__)
+
 # The interval at which the status of a job is written if only its cost has changed.
 WRITE_SECONDS: Final = 60.0
+# A job with nodes is counted at least every WRITE_SECONDS. After a longer pause, this controller was not the leader, or
+# had no API server.
+_PAUSE_SECONDS: Final = 300.0
 _UNKNOWN: Final = Offering("", "", ON_DEMAND)
 
 
 @dataclass(kw_only=True)
 class _JobMeter:
-    """The meter of a job. `recorded` is `cost` of its status as last read, and `since` the time of its last change."""
+    """The meter of a job.
+
+    Attributes:
+        stored: `cost` of the status as last read.
+        reported: `cost` of the last plan, which may be stored.
+        due: When the status is written if only its cost has changed.
+        counted: The time of the last count.
+        offerings: The known offerings of its nodes, by the nodes' names.
+    """
 
     uid: str
     meter: Meter
-    recorded: JsonObject
-    since: float
+    stored: JsonObject
+    reported: JsonObject
+    due: float
+    counted: float
     offerings: Mapping[str, Offering] = field(default_factory=dict)
 
 
@@ -56,54 +72,70 @@ class CostMeters:
         self._jobs: dict[str, _JobMeter] = {}
 
     def count(self, path: str, job: JsonObject, children: Iterable[JsonObject]) -> JobCost | None:
-        """Return the cost of the job at this path until now; None if it has no nodes and no cost to report."""
+        """Return the cost of the job at this path so far; None if nothing is left to count or write."""
         uid, status, now = str(job["metadata"].get("uid")), job.get("status") or {}, self._clock()
-        recorded, nodes, state = status.get("cost") or {}, find_nodes(children), self._jobs.get(path)
+        stored, nodes, state = status.get("cost") or {}, find_nodes(uid, children), self._jobs.get(path)
         if state is not None and state.uid != uid:
             state = None
         if status.get("phase") in n.FINAL_PHASES or not (nodes or state):
             self.forget(path)
             return None
         if state is None:
-            state = _JobMeter(uid=uid, meter=Meter(self._price), recorded=recorded, since=now)
-            state.meter.resume(read_usage(recorded))
+            meter, due = Meter(self._price), now + WRITE_SECONDS
+            state = _JobMeter(uid=uid, meter=meter, stored={}, reported={}, due=due, counted=now)
             self._jobs[path] = state
-        if recorded != state.recorded:
-            state.recorded, state.since = recorded, now
-            if recorded.get("nodeHours", 0.0) > to_status(state.meter.usage).get("nodeHours", 0.0):
-                state.meter.resume(read_usage(recorded))  # another controller has counted meanwhile
-        known = state.offerings
-        if not nodes.keys() <= known.keys():
-            known = {**known, **self._read_offerings()}
-        state.offerings = {name: known[name] for name in nodes if name in known}
-        present = ((known.get(name, _UNKNOWN), is_idle) for name, is_idle in nodes.items())
-        usage = state.meter.count_nodes(present, now)
-        section, left = to_status(usage), state.since + WRITE_SECONDS - now
-        if not nodes and section == recorded:
+        if stored not in (state.stored, state.reported):  # another controller has counted
+            state.meter.resume(read_usage(stored))
+        elif now - state.counted > _PAUSE_SECONDS:
+            state.meter.resume(state.meter.usage)
+        if stored != state.stored:
+            state.due = (state.counted if stored == state.reported else now) + WRITE_SECONDS
+        if not nodes.keys() <= state.offerings.keys():
+            state.offerings = {**state.offerings, **self._find_offerings(path)}
+        state.offerings = {name: each for name, each in state.offerings.items() if name in nodes}
+        counted = [(state.offerings.get(name, _UNKNOWN), is_idle) for name, is_idle in nodes.items()]
+        usage = state.meter.count_nodes(counted, now)
+        state.stored, state.reported, state.counted = stored, to_status(usage), now
+        if not nodes and state.reported == stored:
             self.forget(path)
-            return None
+        is_due = now >= state.due
+        if is_due:
+            state.due = now + WRITE_SECONDS
         return JobCost(
-            section=section,
-            text=usage.describe(),
-            is_due=left <= 0,
-            requeue_after=left if left > 0 else WRITE_SECONDS,
+            status=state.reported,
+            summary=usage.describe(),
+            is_due=is_due,
+            requeue_after=state.due - now,
         )
+
+    def _find_offerings(self, path: str) -> dict[str, Offering]:
+        """Return the offerings of the nodes that have their labels. After an error, nodes have no price for now."""
+        try:
+            found = self._read_offerings()
+        except Exception as error:
+            log.warning("%s: the instance types of its nodes can't be read: %s", path, error)
+            return {}
+        return {name: each for name, each in found.items() if each.instance_type and each.zone}
 
     def forget(self, path: str) -> None:
         """Forget a job that was deleted, or that has ended."""
         self._jobs.pop(path, None)
 
 
-def find_nodes(children: Iterable[JsonObject]) -> dict[str, bool]:
-    """Return the nodes of a job, and whether each is idle: it has a placeholder and no worker."""
+def find_nodes(uid: str, children: Iterable[JsonObject]) -> dict[str, bool]:
+    """Return the nodes of the job with this uid, and whether each is idle: it has a placeholder and no worker."""
+    children = list(children)
+    owners = {uid} | {
+        str(each["metadata"].get("uid"))
+        for each in children
+        if each["kind"] == "Job" and uid in _owners(each)
+    }
     nodes: dict[str, bool] = {}
     for each in children:
         labels = labels_of(each)
-        is_worker, is_placeholder = (
-            n.LABEL_ATTEMPT in labels,
-            labels.get(names.LABEL_ROLE) == names.ROLE_PLACEHOLDER,
-        )
-        if each["kind"] != "Pod" or not (is_worker or is_placeholder):
+        is_worker = n.LABEL_ATTEMPT in labels
+        is_placeholder = labels.get(names.LABEL_ROLE) == names.ROLE_PLACEHOLDER
+        if each["kind"] != "Pod" or not (is_worker or is_placeholder) or not owners & _owners(each):
             continue
         node, phase = (each.get("spec") or {}).get("nodeName"), (each.get("status") or {}).get("phase")
         if node and phase not in OVER:
@@ -111,23 +143,27 @@ def find_nodes(children: Iterable[JsonObject]) -> dict[str, bool]:
     return nodes
 
 
+def _owners(item: JsonObject) -> set[str]:
+    return {str(each.get("uid")) for each in item["metadata"].get("ownerReferences") or ()}
+
+
 def to_status(usage: Usage) -> JsonObject:
     """Return `cost` of the status; {} for no node-hours. `usd` is missing if no price is known."""
     if not usage.node_seconds:
         return {}
     hours = {"nodeHours": usage.node_seconds / 3600, "idleNodeHours": usage.idle_node_seconds / 3600}
-    is_priced = usage.unpriced_node_seconds < usage.node_seconds
-    return {
-        key: round(each, 4) for key, each in {**hours, **({"usd": usage.usd} if is_priced else {})}.items()
-    }
+    if usage.unpriced_node_seconds:
+        hours["unpricedNodeHours"] = usage.unpriced_node_seconds / 3600
+    if usage.usd:
+        hours["usd"] = usage.usd
+    return {key: round(each, 4) for key, each in hours.items()}
 
 
-def read_usage(section: JsonObject) -> Usage:
+def read_usage(cost: JsonObject) -> Usage:
     """Return the usage in `cost` of a status."""
-    seconds = section.get("nodeHours", 0.0) * 3600
     return Usage(
-        node_seconds=seconds,
-        idle_node_seconds=section.get("idleNodeHours", 0.0) * 3600,
-        unpriced_node_seconds=0.0 if "usd" in section else seconds,
-        usd=section.get("usd", 0.0),
+        node_seconds=cost.get("nodeHours", 0.0) * 3600,
+        idle_node_seconds=cost.get("idleNodeHours", 0.0) * 3600,
+        unpriced_node_seconds=cost.get("unpricedNodeHours", 0.0) * 3600,
+        usd=cost.get("usd", 0.0),
     )

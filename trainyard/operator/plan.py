@@ -132,10 +132,10 @@ def apply_plan(
     Raises:
         ApiError, ApiUnavailable: The next plan sees what was written until then.
     """
-    # The deletion of a NodeClaim deletes the pods of its node. The job has none there, unless it started meanwhile. And
-    # an object that is missing was perhaps deleted with the job.
-    is_checked = plan.creations or any(each.kind == "NodeClaim" for each in plan.deletions)
-    if is_checked and _read_unchanged(objects, item) is None:
+    # The deletion of a NodeClaim deletes the pods of its node. The job has none there, unless it started meanwhile. A
+    # missing object may have been deleted together with the job.
+    needs_check = bool(plan.creations) or any(each.kind == "NodeClaim" for each in plan.deletions)
+    if needs_check and _read_unchanged(objects, item) is None:
         return path_of(item)
     for each in plan.deletions:
         path = f"{collection(each.api_version, each.kind, each.namespace)}/{each.name}"

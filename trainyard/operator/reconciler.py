@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from launcher import cost
 from launcher.observe import Observation
-from trainyard.k8s.client import ApiError, ApiUnavailable
+from trainyard.k8s.client import ApiError
 from trainyard.k8s.objects import Objects, collection, path_of
 from trainyard.operator import names as n
 from trainyard.operator import running
@@ -32,7 +32,6 @@ from trainyard.operator.attempt import start_attempt
 from trainyard.operator.cluster_reader import ClusterReader, PollPacer
 from trainyard.operator.context import (
     Condition,
-    JobCost,
     JobStatus,
     ReconcileContext,
     build_context,
@@ -129,7 +128,7 @@ class Reconciler:
         self._now = now
         self._index = index or ObjectIndex()
         self._progress_poller = ProgressPoller(now, ask)
-        self._meters = CostMeters(price, cluster_reader.offerings, clock)
+        self._meters = CostMeters(price, cluster_reader.read_offerings, clock)
         self._pacer = PollPacer()
         # For each job or queue, the paths of foreign objects that have a name it needs.
         self._conflicts: dict[str, set[str]] = defaultdict(set)
@@ -210,8 +209,8 @@ class Reconciler:
             seen = self._cluster_reader.pool(pool, namespace, self._now(), fresh=fresh) if pool else None
             nearby, progress = self._nearby_sync_pods(job, children), self._read_progress(path, job, children)
             inputs = (job, queue, children, cluster, self._now(), progress)
-            cost = self._count_cost(path, job, children)
-            plan = plan_job(*inputs, pool=seen, refused=refused, nearby=nearby, cost=cost)
+            job_cost = self._meters.count(path, job, children)
+            plan = plan_job(*inputs, pool=seen, refused=refused, nearby=nearby, cost=job_cost)
             if not plan.recount:
                 break
         return plan
@@ -303,14 +302,6 @@ class Reconciler:
             return None if worker is None else self._progress_poller.poll(path, worker)
         except Exception as error:
             log.warning("%s: its progress can't be read: %r", path, error)
-            return None
-
-    def _count_cost(self, path: str, job: JsonObject, children: list[JsonObject]) -> JobCost | None:
-        """Return the cost of the job until now. An error does not stop the reconcile, and the next one counts it."""
-        try:
-            return self._meters.count(path, job, children)
-        except (ApiError, ApiUnavailable) as error:
-            log.warning("%s: the instance types of its nodes can't be read: %s", path, error)
             return None
 
     def _read_pool(self, queue: JsonObject) -> Observation | None:

@@ -9,11 +9,14 @@ import pytest
 
 from launcher.cost import Offering, Price, unknown
 from tests.unit.launcher.api_server import FakeApi
+from tests.unit.operator import made
 from tests.unit.operator.staged import JOB, NOW, Mortal, finish, phase
 from tests.unit.operator.test_pool_reader import NODES, buy, displace, placeholder_names, pooled
 from trainyard.k8s import names
 from trainyard.operator import names as n
+from trainyard.operator.api.status import fit_status
 from trainyard.operator.cluster_reader import ClusterReader
+from trainyard.operator.context import JobCost, build_context
 from trainyard.operator.cost import CostMeters
 from trainyard.operator.reconciler import Reconciler
 
@@ -37,7 +40,7 @@ class Controller:
         self.reconciler = Reconciler(
             self.objects,
             reader,
-            now=lambda: NOW + next(self.events) / 1000,  # an Event is named by its time
+            now=lambda: NOW + next(self.events) / 1000,  # the name of an Event contains the time
             price=self.price,
             clock=lambda: self.clock,
         )
@@ -49,12 +52,17 @@ class Controller:
             pass
         return left
 
+    def pass_time(self, seconds: float) -> None:
+        """Reconcile once a minute, as a running job is."""
+        for _ in range(int(seconds / 60)):
+            self.settle(60)
+
     @property
     def cost(self) -> dict[str, Any]:
         return dict(self.api.objects[JOB]["status"].get("cost") or {})
 
 
-def buy_both(api: FakeApi) -> None:
+def launch_nodes(api: FakeApi) -> None:
     """Launch a node on demand and a Spot Instance for the placeholders."""
     buy(api)
     for index, each in enumerate((ON_DEMAND, SPOT)):
@@ -69,10 +77,10 @@ def running(api: FakeApi) -> Controller:
     controller = Controller(api)
     pooled(api)
     controller.settle()
-    buy_both(api)
+    launch_nodes(api)
     controller.settle()
     assert controller.cost == {}
-    controller.settle(HOUR / 2)
+    controller.pass_time(HOUR / 2)
     displace(api)
     controller.settle()
     assert (phase(api), placeholder_names(api)) == (n.PHASE_RUNNING, [])
@@ -80,35 +88,35 @@ def running(api: FakeApi) -> Controller:
 
 
 @pytest.mark.parametrize(
-    ("price", "usd", "said"),
+    ("price", "usd", "message"),
     [
         (PRICES.get, {"usd": 22.5}, "5.00 node-hours, 20% idle, about 22.50 USD"),
-        (unknown, {}, "5.00 node-hours, 20% idle, price not known"),
+        (unknown, {"unpricedNodeHours": 5.0}, "5.00 node-hours, 20% idle, price not known"),
     ],
 )
 def test_cost_counts_all_nodes_until_the_end(
-    api: FakeApi, price: Price, usd: dict[str, float], said: str
+    api: FakeApi, price: Price, usd: dict[str, float], message: str
 ) -> None:
     """The time between two controllers is not counted."""
     controller = Controller(api, price)
     pooled(api)
     controller.settle()
-    buy_both(api)
+    launch_nodes(api)
     controller.settle()
-    controller.settle(HOUR / 2)
+    controller.pass_time(HOUR / 2)
     displace(api)
     controller.settle()
-    controller.settle(HOUR)
+    controller.pass_time(HOUR)
     controller.clock += 100 * HOUR
     controller.restart()
     controller.settle()
-    controller.clock += HOUR
+    controller.pass_time(HOUR)
     finish(api)
     assert controller.settle() is None
     assert phase(api) == n.PHASE_SUCCEEDED
     assert controller.cost == {"nodeHours": 5.0, "idleNodeHours": 1.0, **usd}
     messages = [each["message"] for path, each in api.objects.items() if "/events/" in path]
-    assert f"all workers succeeded; {said}" in messages
+    assert f"all workers succeeded; {message}" in messages
     controller.settle(HOUR)
     assert controller.cost["nodeHours"] == 5.0, "a job that has ended"
 
@@ -123,13 +131,28 @@ def test_cost_alone_is_written_once_a_minute(running: Controller) -> None:
     assert running.cost["nodeHours"] == pytest.approx(1 + 2 * 60 / HOUR, abs=1e-4)
 
 
-def test_failed_list_of_nodes_does_not_stop_the_job(running: Controller, api: FakeApi) -> None:
+def test_failed_list_of_nodes_leaves_their_hours_without_price(running: Controller, api: FakeApi) -> None:
     running.restart()
     api.refused = {("GET", NODES)}
+    running.settle()
+    running.pass_time(HOUR)
     finish(api)
     running.settle()
     assert phase(api) == n.PHASE_SUCCEEDED
-    assert running.cost["nodeHours"] == 1.0
+    assert (running.cost["nodeHours"], running.cost["unpricedNodeHours"]) == (3.0, 2.0)
+
+
+def test_status_that_differs_in_invalid_values_is_not_written() -> None:
+    """A job whose message has control characters would be written in each reconcile."""
+    ctx = build_context(made.job(), made.queue(), [], made.CLUSTER, NOW)
+    first = ctx.write(n.PHASE_PENDING, "NoQueue", "a\x1b[31mb").status
+    assert first is not None
+    old = fit_status(n.JOB_KIND, first)
+    cost = JobCost(status={"nodeHours": 1.0}, summary="", is_due=False, requeue_after=9.0)
+    ctx = build_context({**made.job(), "status": old}, made.queue(), [], made.CLUSTER, NOW, cost=cost)
+    again = ctx.write(n.PHASE_PENDING, "NoQueue", "a\x1b[31mb").status
+    assert again is not None
+    assert fit_status(n.JOB_KIND, again) == old
 
 
 def job(uid: str, hours: float) -> dict[str, Any]:
@@ -137,24 +160,53 @@ def job(uid: str, hours: float) -> dict[str, Any]:
     return {"metadata": {"uid": uid}, "status": {"phase": n.PHASE_RUNNING, "cost": cost}}
 
 
+def worker(owner: str) -> dict[str, Any]:
+    metadata = {"labels": {n.LABEL_ATTEMPT: "0"}, "ownerReferences": [{"uid": owner}]}
+    return {"kind": "Pod", "metadata": metadata, "spec": {"nodeName": "a"}, "status": {}}
+
+
 @pytest.mark.parametrize(
-    ("later", "hours"),
+    ("later", "seconds", "hours"),
     [
-        (job("a", 0), 1.0),
-        (job("a", 10), 10.0),  # another controller has counted meanwhile
-        (job("b", 0), None),  # a job of the same name
+        (job("a", 0), 36, 0.01),
+        (job("a", 10), 36, 10.0),  # another controller has counted meanwhile
+        (job("b", 0), 36, None),  # a job of the same name
+        (job("a", 0), 360, None),  # this controller had no API server
     ],
 )
-def test_status_of_the_job_is_the_store(later: dict[str, Any], hours: float | None) -> None:
+def test_status_of_the_job_is_the_store(later: dict[str, Any], seconds: int, hours: float | None) -> None:
+    clock, uid = 0.0, later["metadata"]["uid"]
+    meters = CostMeters(PRICES.get, lambda: {"a": SPOT}, lambda: clock)
+    meters.count("vit", job("a", 0), [worker("a")])
+    clock += seconds
+    found = meters.count("vit", later, [worker(uid), worker("other")])
+    assert found is not None
+    assert found.status.get("nodeHours") == hours
+    recorded = {**later, "status": {"phase": n.PHASE_SUSPENDED, "cost": found.status}}
+    meters.count("vit", recorded, [worker("other")])
+    assert meters.count("vit", recorded, [worker("other")]) is None, "nothing is left to report"
+
+
+def test_controller_that_leads_again_continues_from_the_status() -> None:
+    """Another controller has stored less meanwhile, as it had not counted the last seconds of this one."""
     clock = 0.0
     meters = CostMeters(PRICES.get, lambda: {"a": SPOT}, lambda: clock)
-    labels = {n.LABEL_ATTEMPT: "0"}
-    worker = {"kind": "Pod", "metadata": {"labels": labels}, "spec": {"nodeName": "a"}, "status": {}}
-    meters.count("vit", job("a", 0), [worker])
-    clock = HOUR
-    found = meters.count("vit", later, [worker])
+    meters.count("vit", job("a", 1), [worker("a")])
+    clock += 36
+    meters.count("vit", job("a", 1), [worker("a")])
+    clock += 36
+    found = meters.count("vit", job("a", 1.001), [worker("a")])
     assert found is not None
-    assert found.section.get("nodeHours") == hours
-    ended = {**worker, "status": {"phase": "Succeeded"}}
-    recorded = {**later, "status": {"phase": n.PHASE_SUSPENDED, "cost": found.section}}
-    assert meters.count("vit", recorded, [ended]) is None, "nothing is left to report"
+    assert found.status["nodeHours"] == 1.001
+
+
+def test_price_is_read_when_the_node_has_its_labels() -> None:
+    clock, nodes = 0.0, {"a": Offering("", "", "on-demand")}
+    meters = CostMeters(PRICES.get, lambda: nodes, lambda: clock)
+    meters.count("vit", job("a", 0), [worker("a")])
+    nodes["a"] = SPOT
+    for _ in range(2):
+        clock += 36
+        found = meters.count("vit", job("a", 0), [worker("a")])
+    assert found is not None
+    assert found.status == {"nodeHours": 0.02, "idleNodeHours": 0.0, "unpricedNodeHours": 0.01, "usd": 0.018}

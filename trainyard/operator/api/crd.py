@@ -67,7 +67,7 @@ def torchrun_job() -> JsonObject:
         _AGE,
         _column("Throughput", "number", f"{progress}.throughput", "Throughput for each second", wide=True),
         _column("Checkpoint", "integer", f"{progress}.checkpointStep", "Last complete checkpoint", wide=True),
-        _column("USD", "number", ".status.cost.usd", "Price of its nodes until now", wide=True),
+        _column("USD", "number", ".status.cost.usd", "Estimated cost so far, in USD", wide=True),
         _column("Reason", "string", ".status.reason", "Reason for the phase", wide=True),
     ]  # fmt: skip
     return _definition(names, _root(about, name, JOB, JOB_STATUS), {"status": {}, "scale": scale}, columns)

@@ -89,11 +89,14 @@ class Progress(ApiObject):
 
 
 class Cost(ApiObject):
-    """The nodes of all attempts, with placeholders or workers. It is written once a minute, and at the end."""
+    """Node-hours and cost of all attempts. A node counts while it runs a placeholder or a worker."""
 
-    node_hours: float = f.number("Hours of all nodes.")
-    idle_node_hours: float = f.number("Hours of nodes without a worker.")
-    usd: float = f.number("Price in USD, by Karpenter's estimates. It is missing if no price is known.")
+    node_hours: float = f.number("Total node-hours.")
+    idle_node_hours: float = f.number("Node-hours without a worker.")
+    unpriced_node_hours: float = f.number(
+        "Node-hours that `usd` does not include, because no price is known."
+    )
+    usd: float = f.number("Estimated cost in USD, by Karpenter's prices. It is missing if no price is known.")
 
 
 class Capacity(ApiObject):
