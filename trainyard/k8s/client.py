@@ -45,19 +45,12 @@ _DEEPEST = 25_000
 class ApiError(Exception):
     """The API server refused a request.
 
-    `status` is the HTTP status; `reason`, `message` and `details` are those of the Status object. `retry_after` is how
-    many seconds the API server asks to wait, 0 if it does not say.
+    `status` is the HTTP status; `reason` and `message` are those of the Status object. `retry_after` is how many
+    seconds the API server asks to wait, 0 if it does not say.
     """
 
     def __init__(
-        self,
-        method: str,
-        path: str,
-        status: int,
-        reason: str,
-        message: str,
-        retry_after: float = 0.0,
-        details: JsonObject | None = None,
+        self, method: str, path: str, status: int, reason: str, message: str, retry_after: float = 0.0
     ) -> None:
         super().__init__(f"{method} {path}: {status} {reason}: {message}")
         self.method = method
@@ -66,7 +59,6 @@ class ApiError(Exception):
         self.reason = reason
         self.message = message
         self.retry_after = retry_after
-        self.details = details or {}
 
 
 class ApiUnavailable(Exception):
@@ -314,9 +306,8 @@ class Response:
 
     def to_error(self, method: str, path: str) -> ApiError:
         """Return the ApiError of a response without success."""
-        reason, message, details = _explain(self.read_body())
-        wait = _retry_after(self.response.headers)
-        return ApiError(method, path, self.status, reason, message, wait, details)
+        reason, message = _explain(self.read_body())
+        return ApiError(method, path, self.status, reason, message, _retry_after(self.response.headers))
 
     def set_read_timeout(self, seconds: float) -> None:
         """Set the maximum pause of the body in seconds. The default is the read timeout."""
@@ -395,10 +386,10 @@ def _retry_after(headers: Mapping[str, str]) -> float:
     return float(said) if _SECONDS.fullmatch(said) else 0.0
 
 
-def _explain(data: bytes) -> tuple[str, str, JsonObject]:
-    """Return reason, message and details of a `Status` object. The response of a proxy has none."""
+def _explain(data: bytes) -> tuple[str, str]:
+    """Return reason and message of a `Status` object. The response of a proxy has none."""
     try:
         status = json.loads(data)
-        return str(status.get("reason") or ""), str(status.get("message") or ""), status.get("details") or {}
+        return str(status.get("reason") or ""), str(status.get("message") or "")
     except (ValueError, AttributeError, RecursionError):
-        return "", data[:200].decode(errors="replace"), {}
+        return "", data[:200].decode(errors="replace")

@@ -1,25 +1,31 @@
-"""Requests for single objects of the Kubernetes API: discovery, get, list, server-side apply, delete.
+"""A small HTTP client for the Kubernetes API: discovery, get, list, server-side apply, delete.
 
 https://kubernetes.io/docs/reference/using-api/api-concepts/ and .../server-side-apply/
 """
 
 from __future__ import annotations
 
+import json
+import ssl
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
-from local.plugins.kubernetes.kubeconfig import Connection, connect
+import urllib3
+
+from local.plugins.kubernetes.kubeconfig import Connection, Token, client_certificate
 from local.plugins.provider import ProviderError
-from trainyard.k8s import client as k8s
-from trainyard.k8s.kubeconfig import NoLogin
 
 Manifest = dict[str, Any]
 
-RETRY = k8s.RetryPolicy(timeout=10.0)
+_ATTEMPTS = 5
+_CONNECT_SECONDS = 5.0
+_READ_SECONDS = 60.0
+_POOL = 32
 
 
 class Unreachable(ProviderError):
@@ -75,9 +81,15 @@ class Client:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
+        self._token = Token(connection.user)
         self._kinds: dict[str, dict[str, Kind]] = {}
         self._lock = threading.Lock()
-        self._requests: k8s.Client | None = None
+        self._pool = urllib3.PoolManager(
+            maxsize=_POOL,
+            retries=False,
+            timeout=urllib3.Timeout(connect=_CONNECT_SECONDS, read=_READ_SECONDS),
+            ssl_context=_tls(connection) if connection.server.startswith("https:") else None,
+        )
 
     def request(
         self,
@@ -85,8 +97,8 @@ class Client:
         path: str,
         *,
         query: Mapping[str, str] | None = None,
-        body: Manifest | None = None,
-        content_type: str = k8s.JSON,
+        body: Any = None,
+        content_type: str = "application/json",
         what: str = "",
     ) -> Manifest:
         """Return the answer as JSON.
@@ -94,21 +106,32 @@ class Client:
         Raises:
             ApiError: The server returned an error.
             Unreachable: There was no answer after several tries.
-            ProviderError: There are no credentials.
         """
-        with self._lock:
-            if self._requests is None:
-                self._requests = connect(self.connection, RETRY)
+        url = self.connection.server + path + (f"?{urlencode(query)}" if query else "")
+        data = None if body is None else json.dumps(body).encode()
         what = what or f"{method} {path}"
-        try:
-            return self._requests.request(method, path, query, body, content_type=content_type)
-        except k8s.ApiError as error:
-            status = {"reason": error.reason, "message": error.message, "details": error.details}
-            raise ApiError(error.status, status, what) from error
-        except NoLogin as error:
-            raise ProviderError(f"{what}: {error}") from error
-        except k8s.ApiUnavailable as error:
-            raise Unreachable(f"{what}: {self.connection.server} does not answer: {error}") from error
+        for attempt in range(_ATTEMPTS):
+            last = attempt == _ATTEMPTS - 1
+            headers = {"Accept": "application/json", "Content-Type": content_type}
+            token = self._token.get()
+            if token:
+                headers["Authorization"] = f"Bearer {token}"
+            try:
+                response = self._pool.request(method, url, body=data, headers=headers)
+            except urllib3.exceptions.HTTPError as error:
+                if last:
+                    raise Unreachable(
+                        f"{what}: {self.connection.server} does not answer: {_short(error)}"
+                    ) from error
+                time.sleep(0.2 * 2**attempt)
+                continue
+            if response.status == 401 and not last and self._token.forget():
+                continue
+            if response.status in (429, 503) and not last:
+                time.sleep(min(5.0, float(response.headers.get("Retry-After") or 0.2 * 2**attempt)))
+                continue
+            return _answer(response.status, response.data, what)
+        raise Unreachable(f"{what}: {self.connection.server} keeps asking to try again later")
 
     def kind(self, api_version: str, kind: str, patience: float = 0.0) -> Kind:
         """Find a kind by discovery. Try again for `patience` seconds, because its CRD may not exist yet.
@@ -190,3 +213,36 @@ class Client:
                 return False
             raise
         return True
+
+
+def _answer(code: int, data: bytes, what: str) -> Manifest:
+    try:
+        parsed = json.loads(data) if data else {}
+    except ValueError:
+        parsed = {"message": data.decode(errors="replace").strip()}
+    if code >= 400:
+        raise ApiError(code, parsed, what)
+    answer: Manifest = parsed
+    return answer
+
+
+def _short(error: Exception) -> str:
+    cause = getattr(error, "reason", None) or error.__cause__ or error
+    return str(cause)
+
+
+def _tls(connection: Connection) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=connection.authority)
+    if connection.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    pair = client_certificate(connection.user)
+    if pair:
+        # The ssl module reads certificates only from files. These files are private and are deleted at once.
+        with tempfile.NamedTemporaryFile() as certificate, tempfile.NamedTemporaryFile() as key:
+            certificate.write(pair[0])
+            key.write(pair[1])
+            certificate.flush()
+            key.flush()
+            context.load_cert_chain(certificate.name, key.name)
+    return context

@@ -1,30 +1,40 @@
-"""Find the API server in the kubeconfig of a provider, and connect to it. Entry points: `load()`, `connect()`."""
+"""The parts of a kubeconfig that this plugin needs: one server, its certificate authority, one user.
+
+https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/ and, for credential plugins,
+https://kubernetes.io/docs/reference/config-api/client-authentication.v1/
+"""
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 import json
 import os
-import tempfile
+import subprocess
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
-
 from local.plugins.provider import ProviderError
-from trainyard.k8s import kubeconfig
-from trainyard.k8s.client import ApiUnavailable, Client, RetryPolicy
+
+# The time limit of a credential plugin, and how long before expiry its token is renewed, in seconds.
+_EXEC_SECONDS = 60
+_RENEW_BEFORE = timedelta(seconds=30)
 
 
 @dataclass(frozen=True)
 class Connection:
-    """The API server and the namespace. `document` is the kubeconfig with the chosen context as current one."""
+    """The API server and the user. `document` is the kubeconfig with the chosen context as current one."""
 
     server: str
     namespace: str
+    authority: str | None
+    insecure: bool
+    user: Mapping[str, Any]
     document: Mapping[str, Any] = field(repr=False)
 
 
@@ -39,13 +49,16 @@ def load(text: str | None, context: str | None = None, cluster: str | None = Non
     settings = _named(document, "contexts", "context", chosen, place)
     server_name = cluster or str(settings.get("cluster", ""))
     server = _named(document, "clusters", "cluster", server_name, place)
-    if settings.get("user"):
-        _named(document, "users", "user", settings["user"], place)
+    user = _named(document, "users", "user", settings["user"], place) if settings.get("user") else {}
     url = str(server.get("server", ""))
     refuse_foreign(url)
+    authority = _content(server, "certificate-authority")
     return Connection(
         server=url.rstrip("/"),
         namespace=str(settings.get("namespace") or "default"),
+        authority=authority.decode() if authority else None,
+        insecure=bool(server.get("insecure-skip-tls-verify")),
+        user=user,
         document=_with_context(document, settings, server_name, chosen),
     )
 
@@ -64,19 +77,71 @@ def refuse_foreign(url: str) -> None:
         )
 
 
-def connect(connection: Connection, retry: RetryPolicy) -> Client:
-    """Return a client with the credentials of the user, which a credential plugin may give.
+def client_certificate(user: Mapping[str, Any]) -> tuple[bytes, bytes] | None:
+    """Return certificate and key in PEM, or None."""
+    certificate = _content(user, "client-certificate")
+    key = _content(user, "client-key")
+    return (certificate, key) if certificate and key else None
 
-    Raises:
-        ProviderError: The kubeconfig is wrong, or the credential plugin failed.
-    """
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(connection.document, file)
-        file.flush()
-        try:
-            return kubeconfig.connect(file.name, None, retry)[0]
-        except ApiUnavailable as error:
-            raise ProviderError(f"kubeconfig: {error}") from error
+
+class Token:
+    """The bearer token of a user: fixed, from a file, or from a credential plugin (kept until it expires)."""
+
+    def __init__(self, user: Mapping[str, Any]) -> None:
+        self._user = user
+        self._lock = threading.Lock()
+        self._value: str | None = None
+        self._expires: datetime | None = None
+
+    def get(self) -> str | None:
+        """Return the current token.
+
+        Raises:
+            ProviderError: The credential plugin failed.
+        """
+        if "tokenFile" in self._user:
+            return Path(self._user["tokenFile"]).read_text().strip()
+        if "exec" not in self._user:
+            return self._user.get("token")
+        with self._lock:
+            if self._value is None or (self._expires and datetime.now(UTC) >= self._expires - _RENEW_BEFORE):
+                self._value, self._expires = _run_plugin(self._user["exec"])
+            return self._value
+
+    def forget(self) -> bool:
+        """Drop a token that the server refused. Return whether another one is available."""
+        with self._lock:
+            self._value = None
+        return "exec" in self._user
+
+
+def _run_plugin(settings: Mapping[str, Any]) -> tuple[str, datetime | None]:
+    version = settings.get("apiVersion", "client.authentication.k8s.io/v1")
+    command = [str(settings["command"]), *map(str, settings.get("args") or [])]
+    exec_info = json.dumps({"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}})
+    extra = {str(entry["name"]): str(entry["value"]) for entry in settings.get("env") or []}
+    shown = " ".join(command)
+    try:
+        done = subprocess.run(
+            command,
+            env={**os.environ, **extra, "KUBERNETES_EXEC_INFO": exec_info},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_EXEC_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ProviderError(f"kubeconfig: the credential plugin `{shown}` did not run: {error}") from error
+    if done.returncode:
+        raise ProviderError(f"kubeconfig: `{shown}` exited with {done.returncode}: {done.stderr.strip()}")
+    try:
+        status = json.loads(done.stdout)["status"]
+        token = str(status["token"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ProviderError(f"kubeconfig: `{shown}` printed no ExecCredential with a token") from error
+    expires = status.get("expirationTimestamp")
+    return token, datetime.fromisoformat(expires.replace("Z", "+00:00")) if expires else None
 
 
 def _document(text: str | None) -> tuple[dict[str, Any], str]:
@@ -90,13 +155,24 @@ def _document(text: str | None) -> tuple[dict[str, Any], str]:
             text = Path(text).expanduser().read_text()
         except OSError as error:
             raise ProviderError(f"kubeconfig: {place} can't be read: {error.strerror}") from error
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ProviderError(f"kubeconfig: {place} is neither YAML nor JSON: {error}") from error
+    document = _parse(text, place)
     if not isinstance(document, dict):
         raise ProviderError(f"kubeconfig: {place} holds no object")
     return document, place
+
+
+def _parse(text: str, place: str) -> Any:
+    if text.lstrip().startswith("{"):
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise ProviderError(f"kubeconfig: {place} is no JSON: {error}") from error
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ProviderError(f"kubeconfig: {place} is no YAML: {error}") from error
 
 
 def _named(document: Mapping[str, Any], listed: str, inner: str, name: str, place: str) -> dict[str, Any]:
@@ -106,6 +182,14 @@ def _named(document: Mapping[str, Any], listed: str, inner: str, name: str, plac
             return found
     known = ", ".join(str(entry.get("name")) for entry in document.get(listed) or []) or "none"
     raise ProviderError(f"kubeconfig: {place} has no {inner} {name!r} under {listed} (there: {known})")
+
+
+def _content(settings: Mapping[str, Any], key: str) -> bytes | None:
+    data = settings.get(f"{key}-data")
+    if data:
+        return base64.b64decode(data)
+    path = settings.get(key)
+    return Path(path).read_bytes() if path else None
 
 
 def _with_context(

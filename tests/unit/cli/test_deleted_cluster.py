@@ -12,7 +12,6 @@ from local.plugins.kubernetes.provider import KubernetesProvider
 from local.plugins.provider import DeleteRequest, ProviderError, ReadRequest
 from tests.unit.emulator import REGION, SESSION, Cloud
 from trainyard.cli.deleted_cluster import gone_cluster
-from trainyard.k8s.client import RetryPolicy
 
 pytestmark = pytest.mark.unit
 
@@ -53,7 +52,7 @@ def provider(**settings: Any) -> KubernetesProvider:
 def test_objects_of_a_cluster_that_does_not_answer_are_gone_only_where_that_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("local.plugins.kubernetes.client.RETRY", RetryPolicy(timeout=0.0))
+    monkeypatch.setattr("local.plugins.kubernetes.client._ATTEMPTS", 1)
     who = {"urn": "urn:pulumi:s::p::kubernetes:core/v1:Namespace::n", "type": OBJECT["type"], "name": "n"}
     reading = ReadRequest(**who, id="n", inputs={"metadata": {"name": "n"}}, outputs={})
     ending = DeleteRequest(**who, id="n", inputs={}, outputs={}, timeout=None)

@@ -11,10 +11,9 @@ import pytest
 
 from local.plugins.kubernetes import readiness
 from local.plugins.kubernetes.client import ApiError, Client, Kind
-from local.plugins.kubernetes.kubeconfig import Connection, connect, load
+from local.plugins.kubernetes.kubeconfig import Token, load
 from local.plugins.kubernetes.settings import Settings
 from local.plugins.provider import ProviderError
-from trainyard.k8s.client import RetryPolicy
 
 pytestmark = pytest.mark.unit
 
@@ -36,7 +35,7 @@ def test_a_kubeconfig_is_read_from_its_content_and_from_a_file(tmp_path: Any) ->
     for text in (path.read_text(), str(path)):
         found = load(text)
         assert (found.server, found.namespace) == ("https://127.0.0.1:6443", "team")
-        assert login(found) == "Bearer t"
+        assert Token(found.user).get() == "t"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +50,7 @@ def test_an_api_server_that_is_not_on_this_machine_is_refused(server: str) -> No
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "neither YAML nor JSON"),
+        ("{", "no JSON"),
         ("/does/not/exist", "can't be read"),
         (kubeconfig().replace('"x"}', '"y"}'), "has no context 'y'"),
     ],
@@ -61,43 +60,30 @@ def test_a_kubeconfig_that_can_not_be_used_says_why(text: str, said: str) -> Non
         load(text)
 
 
-def with_plugin(*arguments: str) -> Connection:
-    """A kubeconfig whose user has a credential plugin: Python with these arguments."""
-    document = json.loads(kubeconfig())
-    plugin = {
-        "apiVersion": "client.authentication.k8s.io/v1",
-        "command": sys.executable,
-        "args": ["-S", *arguments],
-        "interactiveMode": "Never",
-    }
-    document["users"] = [{"name": "u", "user": {"exec": plugin}}]
-    return load(json.dumps(document))
-
-
-def login(connection: Connection) -> str:
-    return connect(connection, RetryPolicy()).address("/version", [])[1]["authorization"]
-
-
 def test_the_token_of_a_credential_plugin_is_kept_until_it_expires(tmp_path: Any) -> None:
-    program, calls = tmp_path / "plugin.py", tmp_path / "calls"
-    credential = {
-        "apiVersion": "client.authentication.k8s.io/v1",
-        "kind": "ExecCredential",
-        "status": {
-            "token": "k8s-aws-v1.x",
-            "expirationTimestamp": (datetime.now(UTC) + timedelta(minutes=14)).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        },
-    }
-    program.write_text(f"open({str(calls)!r}, 'a').write('.')\nprint({json.dumps(credential)!r})")
-    client = connect(with_plugin(str(program)), RetryPolicy())
-    logins = [client.address("/version", [])[1]["authorization"] for _ in range(2)]
-    assert logins == ["Bearer k8s-aws-v1.x"] * 2
+    calls = tmp_path / "calls"
+    program = tmp_path / "plugin.py"
+
+    def plugin(expires: datetime) -> Token:
+        credential = {
+            "status": {"token": "k8s-aws-v1.x", "expirationTimestamp": expires.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        }
+        program.write_text(f"open({str(calls)!r}, 'a').write('.')\nprint({json.dumps(credential)!r})")
+        return Token({"exec": {"command": sys.executable, "args": ["-S", str(program)], "env": None}})
+
+    fresh = plugin(datetime.now(UTC) + timedelta(minutes=14))
+    assert [fresh.get(), fresh.get()] == ["k8s-aws-v1.x"] * 2
     assert calls.read_text() == "."
+    stale = plugin(datetime.now(UTC) + timedelta(seconds=5))
+    stale.get()
+    stale.get()
+    assert calls.read_text() == "..."
 
 
 def test_a_credential_plugin_that_fails_is_named() -> None:
-    with pytest.raises(ProviderError, match=r"user u: .*python.* failed: .*no session"):
-        login(with_plugin("-c", "raise SystemExit('no session')"))
+    token = Token({"exec": {"command": sys.executable, "args": ["-c", "raise SystemExit('no session')"]}})
+    with pytest.raises(ProviderError, match="exited with 1: no session"):
+        token.get()
 
 
 def test_settings_that_are_not_served_are_refused_by_name() -> None:

@@ -145,6 +145,6 @@ def test_a_command_reads_the_cluster_and_the_values_and_no_file_has_them(
     (tmp_path / "scratch").mkdir()
     monkeypatch.setenv("PATH", f"{place}:/usr/bin:/bin")
     monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
-    cluster = Connection("https://127.0.0.1:1", "default", {"current-context": "here"})
+    cluster = Connection("https://127.0.0.1:1", "default", None, False, {}, {"current-context": "here"})
     output = Helm(cluster, {}).run(["install", "name", VALUES], stdin="VALUES OF IT. ")
     assert output == '{"current-context": "here"}VALUES OF IT. VALUES OF IT. '
