@@ -20,14 +20,16 @@ environment: ## the virtual environment, exactly as requirements.lock says
 	@$(PYTHON) local/bootstrap.py
 
 # The commands of trainyard (trainyard/cli/arguments.py), with variables for their options: STACK=dev is --stack=dev.
-option = $(if $($(1)),--$(2)=$(call quoted,$($(1))))
+# A variable that is given and empty is refused, as by STACK=$$name without a name: the default would be another stack.
+given = $(filter-out undefined,$(origin $(1)))
+option = $(if $(given),--$(2)=$(call quoted,$($(1))))
 where = $(call option,STACK,stack) $(call option,CLOUD,cloud)
 
 up: environment ## deploy a stack, and follow its training run to the end (STACK=dev; CLOUD=local: on this machine; VERBOSE=1: print every line; PREFLIGHT=no: skip the check of the account)
 	@$(TRAINYARD) $@ $(where)
 
 down: environment ## destroy a stack, and stop the local cloud unless another stack is up on it (KEEP_DATA=1: keep protected data; VERBOSE=1: print every line)
-	@$(TRAINYARD) $@ $(where) $(call option,KEEP_DATA,keep-data)
+	@$(TRAINYARD) $@ $(where) $(if $(KEEP_DATA),$(call option,KEEP_DATA,keep-data))
 
 delete-data: environment ## delete for good the data that an earlier `down --keep-data` kept: make delete-data STACK=dev CONFIRM=dev
 	@$(TRAINYARD) $@ $(where) $(call option,CONFIRM,confirm)
@@ -35,13 +37,13 @@ delete-data: environment ## delete for good the data that an earlier `down --kee
 preview: environment ## show the plan of `up` against the stack's state; without a state or an account: all resources of a first up
 	@$(TRAINYARD) $@ $(where)
 
-drift: environment ## list what was changed or deleted outside of Pulumi; fails if there is something
+drift: environment ## list what was changed or deleted outside of Pulumi; fails if there is anything
 	@$(TRAINYARD) $@ $(where)
 
 preflight: environment ## check what the account lacks for a stack: quotas, capacity, subnets, permissions
 	@$(TRAINYARD) $@ $(where)
 
-verify-clean: environment ## list what a destroyed stack left in the account; fails if there is something
+verify-clean: environment ## list what a destroyed stack left in the account; fails if there is anything
 	@$(TRAINYARD) $@ $(where)
 
 submit: environment ## start another run on a stack that is up, and follow it to the end: make submit STACK=local MIN=1 MAX=2
@@ -73,18 +75,18 @@ faults: environment ## launcher and torchrun controller under faults of the live
 lives: environment ## up, up again, refresh and down of every stack file on the local cloud (an hour; STACK=<stack>: of one)
 	@$(RUN) -m local tools
 	@$(RUN) -m tests.integration.policy.environments
-	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m lives $(if $(STACK),-k $(call quoted,[$(STACK)]))
+	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m lives $(if $(call given,STACK),-k $(call quoted,[$(STACK)]))
 
 policy: environment ## check every shipped stack file by the project's rules and by checkov (STACK=<stack>: one)
-	@$(RUN) -m tests.integration.policy $(if $(STACK),$(call quoted,$(STACK)))
+	@$(RUN) -m tests.integration.policy $(if $(call given,STACK),$(call quoted,$(STACK)))
 
 sweep: environment ## kill the launcher and the torchrun controller at each of their writes, and up and destroy of every stack at 20 random resources each (STACK=<stack>: of one stack alone); resumes after an interruption
-	@$(if $(STACK),:,$(RUN) -m tests.integration.sweeps.launcher)
-	@$(if $(STACK),:,$(RUN) -m tests.integration.sweeps.controller)
-	@$(RUN) -m tests.integration.sweeps $(if $(STACK),--stack $(call quoted,$(STACK)))
+	@$(if $(call given,STACK),:,$(RUN) -m tests.integration.sweeps.launcher)
+	@$(if $(call given,STACK),:,$(RUN) -m tests.integration.sweeps.controller)
+	@$(RUN) -m tests.integration.sweeps $(if $(call given,STACK),--stack $(call quoted,$(STACK)))
 
 record-states: environment ## record what the stack files deploy now; later versions must not delete or replace it (STACK=<stack>: one)
-	@$(RUN) -m tests.integration.graph $(if $(STACK),$(call quoted,$(STACK)))
+	@$(RUN) -m tests.integration.graph $(if $(call given,STACK),$(call quoted,$(STACK)))
 
 bench-local: environment ## measure the local cloud, make check and make test against their targets (an hour; WARM=1 leaves out the cold build)
 	@$(RUN) -m tests.benchmarks.local_cloud $(if $(filter-out 0 no false off,$(WARM)),--warm)

@@ -4,7 +4,7 @@
 with JobSet for TrainJobs.
 
 `kubectl kustomize` renders a kustomization while the program runs. It takes seconds: `start_rendering` starts it early,
-so that other resources are registered meanwhile. `kustomize.v2.Directory` of pulumi-kubernetes needs the cluster, so
+while other resources are registered. `kustomize.v2.Directory` of pulumi-kubernetes needs the cluster, so
 that the first preview would not show the objects.
 """
 
@@ -13,12 +13,12 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import pulumi
 import yaml
@@ -156,19 +156,30 @@ def _register(
 
 # With the parser in Python, the operator's manifests took half of the time of a preview.
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_threads = ThreadPoolExecutor()
+# kustomize reads an address by git, which has no time limit of its own.
+_RENDER_SECONDS = 300.0
+
+
+class _Rendering(NamedTuple):
+    """A process of `kubectl kustomize`. It writes to files, because it would wait for the reader of a pipe."""
+
+    process: subprocess.Popen[str]
+    output: IO[str]
+    errors: IO[str]
 
 
 @cache
-def start_rendering(source: str) -> Future[subprocess.CompletedProcess[str]]:
-    """Start `kubectl kustomize` of a directory or an address. `render` waits for its end.
+def start_rendering(source: str) -> _Rendering:
+    """Start `kubectl kustomize` of a directory or an address. `render` waits for the result.
 
     Raises:
         pulumi.RunError: kubectl is missing.
     """
     if shutil.which("kubectl") is None:
         raise pulumi.RunError(f"kubectl is needed on PATH to render the manifests of {source}")
-    return _threads.submit(subprocess.run, ["kubectl", "kustomize", source], capture_output=True, text=True)
+    output, errors = (tempfile.TemporaryFile("w+") for _ in range(2))  # noqa: SIM115 (`render` reads them)
+    process = subprocess.Popen(["kubectl", "kustomize", source], stdout=output, stderr=errors, text=True)
+    return _Rendering(process, output, errors)
 
 
 @cache
@@ -184,11 +195,20 @@ def render(source: str, definitions: tuple[str, ...]) -> list[dict[str, Any]]:
     Raises:
         pulumi.RunError: kubectl is missing, or the kustomization can't be read.
     """
-    answer = start_rendering(source).result()
-    if answer.returncode != 0:
-        reason = " ".join(answer.stderr.split())
+    rendering = start_rendering(source)
+    try:
+        code = rendering.process.wait(_RENDER_SECONDS)
+    except subprocess.TimeoutExpired:
+        rendering.process.kill()
+        raise pulumi.RunError(
+            f"the manifests of {source} can't be rendered: kubectl kustomize takes more than {_RENDER_SECONDS:.0f} s"
+        ) from None
+    for each in (rendering.output, rendering.errors):
+        each.seek(0)
+    if code != 0:
+        reason = " ".join(rendering.errors.read().split())
         raise pulumi.RunError(f"the manifests of {source} can't be rendered: {reason}")
-    wanted = "\n---\n".join(_without_definitions(answer.stdout, definitions))
+    wanted = "\n---\n".join(_without_definitions(rendering.output.read(), definitions))
     return [each for each in yaml.load_all(wanted, Loader=_Loader) if each]
 
 

@@ -121,7 +121,13 @@ def run_at_once(commands: Sequence[tuple[str, ...]], environment: dict[str, str]
 
     def output(command: tuple[str, ...]) -> tuple[int, str]:
         answer = subprocess.run(
-            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
         )
         return answer.returncode, answer.stdout
 

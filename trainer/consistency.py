@@ -24,7 +24,7 @@ from datetime import timedelta
 from typing import Final
 
 import torch
-from torch.distributed import Store  # type: ignore[attr-defined]
+from torch.distributed import DistNetworkError, Store  # type: ignore[attr-defined]
 
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
@@ -219,8 +219,10 @@ def show(store: Store, world: World, expected: str | None, device: str, *, is_re
         found, missing = [own], []
         for rank in range(1, world.size):
             try:
-                store.wait([f"{_PLACE} {rank}"], timedelta(seconds=max(0.1, until - time.monotonic())))
+                store.wait([f"{_PLACE} {rank}"], timedelta(seconds=max(0.01, until - time.monotonic())))
                 found.append(Process(**json.loads(store.get(f"{_PLACE} {rank}"))))
+            except DistNetworkError:
+                raise
             except RuntimeError:
                 missing.append(rank)
         for line in table(found, expected):

@@ -91,7 +91,7 @@ async def repeat_probe(
     """Probe with the probe's delays and thresholds until `changed` returns true.
 
     `changed` gets the result when enough consecutive attempts give another result, and again for each further failure.
-    The first success ends the initial delay of a readiness probe, so that a rollout takes no longer than its program.
+    The first success ends the initial delay of a readiness probe, so that a rollout is not slower than its program.
     """
     delay = float(probe.get("initialDelaySeconds", 0))
     if is_readiness and delay:
@@ -379,9 +379,11 @@ class Container:
             async with asyncio.timeout(timeout):
                 return await child.wait()
         except TimeoutError:
-            child.kill()
-            await child.wait()
             return 124
+        finally:
+            if child.returncode is None:
+                child.kill()
+                await child.wait()
 
     async def _probe(self) -> None:
         """Run the startup probe, then the readiness and liveness probes concurrently.

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 from local.arguments import LOGS, STATUS, Argument, Command, add_commands
+from local.home import user_program
 from trainyard.cli.make_variables import keep_data
 
 PROGRAM: Final = "trainyard"
@@ -159,6 +161,8 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(**settings, formatter_class=_Formatter)
 
     def error(self, message: str) -> NoReturn:
+        if user_program() == "make" and "arguments are required" in message:
+            message = re.sub(r"--([a-z-]+)", lambda found: found[1].upper().replace("-", "_"), message)
         print(f"error: {message}. `{self.prog} --help` explains the options", file=sys.stderr)
         sys.exit(EXIT_USAGE)
 

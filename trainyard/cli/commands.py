@@ -153,8 +153,11 @@ def _down(home: Home, stack: str, keep_data: bool) -> int:
         kept: list[str] = []
         if session.engine.has_resources():
             kept = check(session.engine.deployment(), stack, "local", keep_data)
-            more = (*(() if refreshed else ("--refresh",)), *(EXCEPT_DATA if kept else ()))
-            session.engine.run("destroy", "--yes", "--skip-preview", "--suppress-outputs", *more)
+            if kept and not refreshed:  # the refresh of `destroy` would leave out what is kept
+                session.engine.refresh()
+                refreshed = True
+            options = (*(() if refreshed else ("--refresh",)), *(EXCEPT_DATA if kept else ()))
+            session.engine.run("destroy", "--yes", "--skip-preview", "--suppress-outputs", *options)
         # Also where nothing was left to destroy: an earlier `down` may have been killed just before.
         session.sweep()
         if kept:

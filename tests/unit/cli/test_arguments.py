@@ -13,6 +13,7 @@ import pytest
 
 from local import arguments as local_cloud
 from local.arguments import Command
+from local.home import BY_MAKE, STARTED
 from trainyard.cli import dispatch, reference
 from trainyard.cli.arguments import COMMANDS, SHELLS, parse, parser
 from trainyard.cli.completion import script, suggestions
@@ -56,6 +57,25 @@ def test_make_target_of_a_command_passes_each_of_its_options(command: Command) -
     assert parse(line[1:]).command == command.name
 
 
+@pytest.mark.parametrize("target", ["up", "down", "policy", "record-states"])
+def test_make_variable_that_is_empty_is_passed_on(target: str) -> None:
+    """`make down STACK=$name` without a name must not destroy the default stack."""
+    words = ["make", "--no-print-directory", "--dry-run", target, "STACK="]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    line = shlex.split(done.stdout.splitlines()[-1])
+    assert line[-1] in ("", "--stack=")
+
+
+def test_missing_option_of_a_make_target_is_named_as_a_variable(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(BY_MAKE, "1")
+    assert "the following arguments are required: MIN, MAX." in error_of(capsys, "submit")
+    monkeypatch.delenv(BY_MAKE)
+    monkeypatch.setenv(STARTED, "yes")
+    assert "the following arguments are required: --min, --max." in error_of(capsys, "submit")
+
+
 def test_make_help_has_the_summary_of_each_command() -> None:
     targets = dict(re.findall(r"^([a-z-]+): environment ## (.+)", (ROOT / "Makefile").read_text(), re.M))
     assert [
@@ -86,7 +106,6 @@ def test_commands_without_a_stack_are_those_of_the_local_cloud() -> None:
         (["nonsense"], ["'nonsense'", "The commands are up, down"]),
         (["completion", "csh"], ["'csh'", "bash", "fish"]),
         (["up", "--cloud", "gcp"], ["'gcp'", "local", "`trainyard up --help`"]),
-        (["submit", "--min", "1"], ["--max"]),
         (["status", "--stack", "dev"], ["--stack dev"]),
     ],
 )
