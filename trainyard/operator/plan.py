@@ -132,10 +132,11 @@ def apply_plan(
     Raises:
         ApiError, ApiUnavailable: The next plan sees what was written until then.
     """
-    # The deletion of a NodeClaim deletes the pods of its node. The job has none there, unless it started meanwhile. A
-    # missing object may have been deleted together with the job.
-    needs_check = bool(plan.creations) or any(each.kind == "NodeClaim" for each in plan.deletions)
-    if needs_check and _read_unchanged(objects, item) is None:
+    # The deletion of a NodeClaim deletes the pods of its node. The job has none there, unless it started meanwhile.
+    if any(each.kind == "NodeClaim" for each in plan.deletions) and _read_unchanged(objects, item) is None:
+        return path_of(item)
+    # A missing object may have been deleted together with the job.
+    if plan.creations and not _still_exists(objects, item):
         return path_of(item)
     for each in plan.deletions:
         path = f"{collection(each.api_version, each.kind, each.namespace)}/{each.name}"
@@ -165,6 +166,13 @@ def apply_plan(
         except ApiError as error:  # an Event is only information
             log.warning("%s: no Event recorded: %s", path_of(item), error)
     return ""
+
+
+def _still_exists(objects: Objects, item: JsonObject) -> bool:
+    """Read the object again, and return whether it is the same one and is not being deleted."""
+    meta = (objects.get(path_of(item)) or {}).get("metadata") or {}
+    keys = ("uid", "deletionTimestamp")
+    return all(meta.get(key) == item["metadata"].get(key) for key in keys)
 
 
 def _read_unchanged(objects: Objects, item: JsonObject) -> JsonObject | None:

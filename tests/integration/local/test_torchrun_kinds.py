@@ -37,6 +37,7 @@ STATUS: dict[str, Any] = {
     "workers": {"active": 2, "ready": 2, "succeeded": 0, "failed": 0},
     "progress": {"step": 9_000_000_000, "loss": 2.5, "throughput": 1200.5, "unit": "tokens/s",
                  "checkpointStep": 100, "checkpointTime": TIME},
+    "cost": {"nodeHours": 25.6, "idleNodeHours": 1.0, "unpricedNodeHours": 0.5, "usd": 838.9},
     "startTime": TIME,
     "completionTime": TIME,
     "exitCode": 255,
@@ -232,10 +233,12 @@ def test_the_columns_of_a_job(server: ApiServer) -> None:
     server.request("PUT", f"{NAMESPACE}/{n.JOB_PLURAL}/j/status", {**job, "status": STATUS})
     columns, cells = table(server, n.JOB_PLURAL)
     shown = ["Name", "Queue", "Phase", "Nodes", "GPUs", "Step", "Loss", "Restarts", "Age"]
-    assert columns == [*((each, 0) for each in shown), ("Throughput", 1), ("Checkpoint", 1), ("Reason", 1)]
+    wide = ["Throughput", "Checkpoint", "USD", "Reason"]
+    assert columns == [*((each, 0) for each in shown), *((each, 1) for each in wide)]
     age = cells.pop(shown.index("Age"))
     assert age.endswith("s")
-    assert cells == ["j", "research", "Running", 2, 16, 9_000_000_000, 2.5, 1, 1200.5, 100, "WorkersReady"]
+    assert cells[:8] == ["j", "research", "Running", 2, 16, 9_000_000_000, 2.5, 1]
+    assert cells[8:] == [1200.5, 100, 838.9, "WorkersReady"]
 
 
 def test_the_columns_of_a_queue(server: ApiServer) -> None:
