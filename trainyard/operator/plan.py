@@ -6,7 +6,7 @@ Each reconcile reads all objects again. Then `apply_plan` does
 2. each creation. If an object of the name exists, it stops, and the next plan gets that object as well,
 3. each patch: a server-side apply with the uid of the object that was read,
 4. `finalizers`: the complete list, if the object has not changed,
-5. `status`: a PUT with the resourceVersion that was read,
+5. `status`: a PUT with the resourceVersion that was read, or a later one with other labels and annotations only,
 6. the resume of each Job that it has created suspended, now that the status names its attempt,
 7. each `Event`.
 
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 # An Event's message may have 1024 characters (k8s.io/kubernetes, pkg/apis/core/validation/events.go).
 _MESSAGE_LENGTH = 1024
+# Each try of a status meets another change of the labels or annotations.
+_STATUS_TRIES = 5
 # The interval of checks for a missing scheduler or policy. No watch reports it.
 SCHEDULER_SECONDS: Final = 60.0
 # The interval for changes that no watch reports: claims, priority classes, webhooks, foreign objects.
@@ -156,7 +158,7 @@ def apply_plan(
     status = None if plan.status is None else fit_status(item["kind"], plan.status)
     if status is not None and status == item.get("status"):
         return ""  # only invalid values changed
-    if status is not None and objects.put_status({**item, "status": status}) is None:
+    if status is not None and not _put_status(objects, item, status):
         return path_of(item)
     for job in jobs:  # otherwise the next reconcile would resume it, some 70 ms later
         objects.change(resume_patch(job))  # the next plan sees if this Job is gone
@@ -166,6 +168,21 @@ def apply_plan(
         except ApiError as error:  # an Event is only information
             log.warning("%s: no Event recorded: %s", path_of(item), error)
     return ""
+
+
+def _put_status(objects: Objects, item: JsonObject, status: JsonObject) -> bool:
+    """Replace the status, also if only labels and annotations have changed since the read.
+
+    Otherwise, a writer that often changes them would block the status.
+    """
+    latest: JsonObject | None = item
+    for _ in range(_STATUS_TRIES):
+        if latest is None:
+            return False
+        if objects.put_status({**latest, "status": status}) is not None:
+            return True
+        latest = _read_unchanged(objects, item)
+    return False
 
 
 def _still_exists(objects: Objects, item: JsonObject) -> bool:

@@ -166,6 +166,23 @@ def test_reconcile_of_a_job_deleted_meanwhile_creates_nothing(api: FakeApi, gone
     assert not any(path in api.objects for path in gone)
 
 
+def test_writer_of_annotations_delays_no_status(api: FakeApi) -> None:
+    stage(api)
+    written = 0
+
+    def annotate(method: str, path: str) -> None:
+        nonlocal written
+        if (method, path) == ("PUT", f"{JOB}/status") and written < 3:
+            written += 1
+            item = api.objects[JOB]
+            api.put(JOB, {**item, "metadata": {**item["metadata"], "annotations": {"count": str(written)}}})
+
+    api.on_request = annotate
+    reconciler(Mortal(api)).reconcile_job("team", "vit")
+    assert (written, phase(api)) == (3, n.PHASE_PROVISIONING)
+    assert api.objects[JOB]["metadata"]["annotations"] == {"count": "3"}
+
+
 def test_reconcile_overtaken_by_another_writes_no_status(api: FakeApi) -> None:
     """It has seen no Job because the other one had not created it yet."""
     stage(api)
