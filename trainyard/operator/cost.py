@@ -18,7 +18,7 @@ from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.context import JobCost
-from trainyard.operator.observe import OVER, labels_of
+from trainyard.operator.observe import OVER, labels_of, owners_of
 
 log = logging.getLogger(__name__)
 
@@ -128,23 +128,19 @@ def find_nodes(uid: str, children: Iterable[JsonObject]) -> dict[str, bool]:
     owners = {uid} | {
         str(each["metadata"].get("uid"))
         for each in children
-        if each["kind"] == "Job" and uid in _owners(each)
+        if each["kind"] == "Job" and uid in owners_of(each)
     }
     nodes: dict[str, bool] = {}
     for each in children:
         labels = labels_of(each)
         is_worker = n.LABEL_ATTEMPT in labels
         is_placeholder = labels.get(names.LABEL_ROLE) == names.ROLE_PLACEHOLDER
-        if each["kind"] != "Pod" or not (is_worker or is_placeholder) or not owners & _owners(each):
+        if each["kind"] != "Pod" or not (is_worker or is_placeholder) or owners.isdisjoint(owners_of(each)):
             continue
         node, phase = (each.get("spec") or {}).get("nodeName"), (each.get("status") or {}).get("phase")
         if node and phase not in OVER:
             nodes[node] = nodes.get(node, True) and not is_worker
     return nodes
-
-
-def _owners(item: JsonObject) -> set[str]:
-    return {str(each.get("uid")) for each in item["metadata"].get("ownerReferences") or ()}
 
 
 def to_status(usage: Usage) -> JsonObject:

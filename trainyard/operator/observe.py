@@ -188,7 +188,8 @@ def container_statuses(pod: JsonObject, field: str = "containerStatuses") -> dic
     return {each["name"]: each for each in (pod.get("status") or {}).get(field) or ()}
 
 
-def _owners(item: JsonObject) -> list[str]:
+def owners_of(item: JsonObject) -> list[str]:
+    """Return the uids of an object's owners."""
     return [each["uid"] for each in item["metadata"].get("ownerReferences") or ()]
 
 
@@ -198,8 +199,8 @@ def _true_conditions(item: JsonObject) -> set[str]:
 
 
 def _is_ours(item: JsonObject, meta: Meta) -> bool:
-    if item["kind"] != "PersistentVolumeClaim" or _owners(item):
-        return meta.uid in _owners(item)
+    if item["kind"] != "PersistentVolumeClaim" or owners_of(item):
+        return meta.uid in owners_of(item)
     # A retained claim has no owner, and may be from an earlier job of the name.
     labels = labels_of(item)
     return labels.get(n.LABEL_JOB) == meta.name and labels.get(n.LABEL_MANAGED_BY) == n.MANAGED_BY
@@ -256,7 +257,7 @@ def _read_worker(item: JsonObject) -> Worker:
         item=item,
         name=meta["name"],
         uid=meta["uid"],
-        job=next(iter(_owners(item)), ""),
+        job=next(iter(owners_of(item)), ""),
         attempt=_number(labels.get(n.LABEL_ATTEMPT)),
         node=item["spec"].get("nodeName") or "",
         node_rank=_number(rank) if rank else None,
