@@ -58,6 +58,7 @@ def test_what_a_killed_engine_leaves_is_ended_by_the_command_that_shows_it(
 
     def kill() -> None:
         until(lambda: (tmp_path / "stubborn").exists() and (tmp_path / "stubborn").read_text())
+        until(lambda: Session.load(record))  # the engine may be faster than the record
         session = Session.load(record)
         assert session
         seen.append(session)
