@@ -338,6 +338,7 @@ def test_a_person_works_in_the_debug_pods_shell(story: Story) -> None:
 def test_port_forward_reaches_a_pods_loopback_address(story: Story) -> None:
     serve = "echo hello > /tmp/page; cd /tmp; nohup python3 -m http.server 8099 --bind 127.0.0.1 >/dev/null 2>&1 &"
     assert story.inside(serve).code == 0
+    story.wait(lambda: story.inside("nc -zv 127.0.0.1 8099").code == 0, "the pod's HTTP server")
     with story.watching("port-forward", "network-debug-0", *SPACE, ":8099", ":1") as followed:
         story.wait(lambda: "-> 1\n" in followed.text, "both ports")
         open_port, closed_port = re.findall(r"127\.0\.0\.1:(\d+) ->", followed.text)
