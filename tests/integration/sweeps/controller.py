@@ -39,7 +39,7 @@ from tests.seed import SEED
 LIFE_SECONDS = 150.0
 # In which nothing happens any more that should not.
 QUIET_SECONDS = 1.0
-PAUSE_SECONDS = 0.1
+PAUSE_SECONDS = 0.3
 TRIES = 3
 CLUSTERS = 3
 POD = "pod"
