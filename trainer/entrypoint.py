@@ -17,6 +17,7 @@ from types import FrameType
 from trainer import log_copy
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
+from trainer.process import run_and_exit
 
 
 def launch_options(processes: int | None, environ: Mapping[str, str]) -> list[str]:
@@ -104,7 +105,35 @@ def run_all(config: Config, own: Sequence[str]) -> int:
         check_device(config, int(processes) if processes.isdecimal() else config.processes_per_node or 1)
     except TrainerError as error:
         return _refused(error)
+    if forks_are_safe():
+        import_training(config)
     return run_agent("training", "trainer.train", own, options)
+
+
+def forks_are_safe() -> bool:
+    """Return whether a worker can be a fork of the agent.
+
+    On GPU nodes, torch's agent initializes CUDA (`LaunchConfig` in torch/distributed/launcher/api.py), which a forked
+    process could not use.
+    """
+    gc.disable()  # until `run_agent` has imported the rest; see trainer.train
+    import torch
+
+    return sys.platform == "linux" and torch.cuda.device_count() == 0
+
+
+def import_training(config: Config) -> None:
+    """Import what each worker needs, and let the agent fork its workers."""
+    import torch._dynamo  # noqa: F401 - by DDP and the optimizer
+
+    from trainer import train
+    from trainer.forked_workers import fork_workers
+
+    if config.checkpoint_uri is not None:
+        import trainer.checkpoints  # noqa: F401
+    if any((uri or "").startswith("s3:") for uri in (config.checkpoint_uri, config.model_uri)):
+        import boto3  # noqa: F401 - not by the thread of `log_copy` during a fork
+    fork_workers("trainer.train", train.main)
 
 
 def run_agent(what: str, module: str, arguments: Sequence[str], options: Sequence[str]) -> int:
@@ -137,4 +166,4 @@ def run_agent(what: str, module: str, arguments: Sequence[str], options: Sequenc
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_and_exit(main)

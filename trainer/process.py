@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -74,6 +75,29 @@ def _state(pid: int) -> tuple[str, str] | None:
 def log_line(line: str, stream: TextIO | None = None) -> None:
     """Print one line with one write, because all processes of torchrun write to the same stream."""
     print(f"{line}\n", end="", file=stream, flush=True)
+
+
+def run_and_exit(main: Callable[[], int | None]) -> NoReturn:
+    """Run `main` and exit with its code (None: 0), without the shutdown of the interpreter.
+
+    After an import of torch, that shutdown takes a second or more, in which a signal may come. It may also abort the
+    process (134): gloo's threads outlive `destroy_process_group`, and one that still holds a tensor's Python part finds
+    no interpreter (https://github.com/pytorch/pytorch/pull/179291).
+    """
+    code = int(Exit.FAILED)
+    try:
+        code = main() or 0
+    except SystemExit as end:
+        if isinstance(end.code, int | None):
+            code = end.code or 0
+        else:
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 STDERR = 2

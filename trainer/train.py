@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 if __name__ == "__main__":
     # The collector would look through the objects of torch's imports again and again, for a second in each process.
@@ -36,7 +36,7 @@ from trainer.hang import Watch
 from trainer.metrics.hub import Metrics, open_metrics
 from trainer.metrics.throughput import Goodput, peak
 from trainer.parallel import full_tensor, prepare
-from trainer.process import log_line
+from trainer.process import log_line, run_and_exit
 from trainer.reporter import EndReport, Reporter
 from trainer.revision import revision
 from trainer.save import probe, save
@@ -296,22 +296,5 @@ def make_watch(config: Config, world: World, end: EndReport) -> Watch:
     )
 
 
-def process() -> NoReturn:
-    """Run one training process and exit, without the shutdown of the interpreter.
-
-    That shutdown takes a second, in which a signal of torchrun may come. It may also abort the process (134): gloo's
-    threads outlive `destroy_process_group`, and one that still holds a tensor's Python part finds no interpreter
-    (https://github.com/pytorch/pytorch/pull/179291).
-    """
-    try:
-        code = main() or 0
-    except Exception:
-        sys.excepthook(*sys.exc_info())
-        code = int(Exit.FAILED)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
 if __name__ == "__main__":
-    process()
+    run_and_exit(main)

@@ -237,4 +237,4 @@ def main(output: Path, directory: Path, tiny: bool) -> None:
 if __name__ == "__main__":
     main(Path(sys.argv[1]), Path(sys.argv[2]), "--tiny" in sys.argv)
     sys.stdout.flush()
-    os._exit(0)  # see trainer.train.process
+    os._exit(0)  # see trainer.process.run_and_exit

@@ -11,10 +11,11 @@ if __name__ == "__main__":
     gc.disable()  # as trainer.train does when it is the program
 
 from trainer import train
+from trainer.process import run_and_exit
 from trainer.workloads import gpt
 
 # 42.7 million weights, and two more numbers for each in AdamW; few tokens at once, since the CPU is to do it.
 gpt.PRESETS["gpt-tiny"] = gpt.Shape(layers=6, heads=12, width=768, sequence=32)
 
 if __name__ == "__main__":
-    train.process()
+    run_and_exit(train.main)

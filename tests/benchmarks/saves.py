@@ -149,4 +149,4 @@ def main(output: Path, directory: Path) -> None:
 if __name__ == "__main__":
     main(Path(sys.argv[1]), Path(sys.argv[2]))
     sys.stdout.flush()
-    os._exit(0)  # see trainer.train.process
+    os._exit(0)  # see trainer.process.run_and_exit

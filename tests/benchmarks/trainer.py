@@ -18,26 +18,33 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.figures import Figure, Note, verdict
 from tests.benchmarks.pairs import paired_ratio
-from tests.benchmarks.turns import LEAST, middle
+from tests.benchmarks.turns import LEAST, in_turns, middle
 
 ROOT = Path(__file__).parents[2]
 RAW = ROOT / "docs" / "benchmarks" / "trainer.json"
 PAIRS = 30  # of turns of both loops, at least
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
+SHORT = ("--device", "cpu", "--steps", "1", "--log-every", "1")
 HEAVY = ("--data", "corpus", "--device", "cpu", "--batch-size", "2", "--steps", "100000", "--log-every", "1")
 
 
 def torchrun(processes: int, module: str, *words: str) -> subprocess.Popen[str]:
     """A training's processes, which speak into a pipe."""
-    started = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}")
+    return python(*TORCHRUN, f"--nproc-per-node={processes}", "-m", module, *words)
+
+
+def python(*words: str, **environ: str) -> subprocess.Popen[str]:
+    """Start a Python program whose output goes to a pipe."""
     return subprocess.Popen(
-        [sys.executable, *started, "-m", module, *words],
+        [sys.executable, *words],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **environ},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -129,6 +136,42 @@ def first_step(process: subprocess.Popen[str]) -> None:
     raise SystemExit(f"a training ended before its first step:\n{''.join(said)}")
 
 
+def seconds_to_first_step(place: Path, *words: str) -> float:
+    """Start a training with checkpoints by this command, and wait for its first step and for its end."""
+    with tempfile.TemporaryDirectory(dir=place) as checkpoints:
+        began = time.monotonic()
+        process = python(*words, *SHORT, "--checkpoint-uri", checkpoints, CUDA_VISIBLE_DEVICES="")
+        first_step(process)
+        found = time.monotonic() - began
+        said, _ = process.communicate()
+    if process.returncode:
+        raise SystemExit(f"a short training ended with {process.returncode}:\n{said}")
+    return found
+
+
+def measure_starts(place: Path) -> dict[str, list[float]]:
+    """Return the seconds from a start of two processes to their first step, by the image's command and by torchrun."""
+    commands = {
+        "image": ("-m", "trainer.entrypoint", "--processes-per-node", "2"),
+        "torchrun": (*TORCHRUN, "--nproc-per-node=2", "-m", "trainer.train"),
+    }
+    ways = {name: partial(seconds_to_first_step, place, *command) for name, command in commands.items()}
+    return in_turns(ways, LEAST)
+
+
+def start_rows(found: Mapping[str, list[float]]) -> Iterator[Figure | Note]:
+    """Time from a cold start to the first step."""
+    image, torchrun_alone = middle(found["image"]), middle(found["torchrun"])
+    yield Figure(name="cold start of 2 processes to the first step", value=image, limit=8.0, unit="s")
+    yield Figure(
+        name="cold start of 2 processes, over torchrun -m trainer.train",
+        value=image / torchrun_alone,
+        limit=0.8,
+        unit="",
+        digits=2,
+    )
+
+
 def ends(place: Path) -> dict[str, list[float]]:
     """Seconds from a start to the first step, cold and resumed in turns, and from SIGTERM to each one's end."""
     found: dict[str, list[float]] = {"cold": [], "resumed": [], "stopped": [], "bytes": []}
@@ -171,7 +214,10 @@ def end_rows(found: Mapping[str, list[float]]) -> Iterator[Figure | Note]:
         unit="",
         digits=2,
     )
-    yield Note(name="a cold start to its first step", text=f"{cold:.1f} s; resumed {resumed:.1f} s")
+    yield Note(
+        name="a cold start by torchrun, with 0.5 GB of state, to its first step",
+        text=f"{cold:.1f} s; resumed {resumed:.1f} s",
+    )
 
 
 def gpu_rows(found: Mapping[str, Any] | None) -> Iterator[Figure | Note]:
@@ -253,6 +299,8 @@ def cpu_rows(place: Path, raw: dict[str, Any]) -> Iterator[Figure | Note]:
     yield from step_rows(found)
     raw["saves"] = measured(1, "tests.benchmarks.saves", place, str(place))
     yield from save_rows(raw["saves"])
+    raw["starts"] = measure_starts(place)
+    yield from start_rows(raw["starts"])
     raw["ends"] = ends(place)
     yield from end_rows(raw["ends"])
 

@@ -24,6 +24,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -434,7 +435,8 @@ class BackgroundProcess:
     @property
     def is_dead(self) -> bool:
         """Whether it can't write any more."""
-        return self._failed or (self._process is not None and not self._process.is_alive())
+        # Not `is_alive`: the thread of the pool may just have collected the exit code without having stored it.
+        return self._failed or (self._process is not None and bool(wait([self._process.sentinel], timeout=0)))
 
     def start(self) -> None:
         """Start and join the processes of the other ranks, which takes seconds. Raise SaveFailed."""

@@ -42,11 +42,10 @@ def process_of(run_id: str, rank: int) -> int:
             continue
         try:
             environ = (entry / "environ").read_bytes().split(b"\0")
-            command = (entry / "cmdline").read_bytes()
+            name = (entry / "comm").read_text().strip()
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
-        wanted = {f"TRAINYARD_RUN_ID={run_id}".encode(), f"RANK={rank}".encode()}
-        if wanted <= set(environ) and b"trainer.train" in command:
+        if f"TRAINYARD_RUN_ID={run_id}".encode() in environ and name == f"rank {rank}":
             return int(entry.name)
     raise AssertionError(f"no process trains as rank {rank} of {run_id}")
 

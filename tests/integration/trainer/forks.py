@@ -1,18 +1,16 @@
 """Start Python programs as forks of a server that has imported torch: the import takes 2 s of processor time.
 
-Tests call `start.fork` (tests/integration/trainer/conftest.py), which creates a `ForkedProgram`. The fork has its
-own environment,
-output and signal handlers. It runs `sitecustomize.py` from PYTHONPATH and imports the trainer's modules itself. If the
-program is torchrun's agent, its workers are forks of the agent. A fork is not a new interpreter: an uncaught
-KeyboardInterrupt ends it with 1, and it does not wait for other threads. Tests of that call `start` itself.
+Tests call `start.fork` (tests/integration/trainer/conftest.py), which creates a `ForkedProgram`. The fork has its own
+environment, output and signal handlers. It runs `sitecustomize.py` from PYTHONPATH and imports the trainer's modules
+itself. If the program is torchrun's agent, its workers are forks of the agent, which do the same; those of
+trainer.entrypoint do not. A fork is not a new interpreter: an uncaught KeyboardInterrupt ends it with 1, and it
+does not wait for other threads. Tests of that call `start` itself.
 """
 
 from __future__ import annotations
 
 import atexit
-import io
-import multiprocessing
-import multiprocessing.resource_tracker
+import gc
 import os
 import runpy
 import signal
@@ -23,12 +21,15 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 import torch
 from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+
+from trainer.forked_workers import ForkedWorker, reset_inherited_state
 
 ROOT = Path(__file__).parents[3]
 # Packages that each fork imports itself: a sitecustomize.py may patch a module before another one uses it.
@@ -98,53 +99,12 @@ class ForkedProgram:
         self.send_signal(signal.SIGKILL)
 
 
-class _ForkedChild:
-    """A worker that torchrun's agent forked, with the parts of subprocess.Popen that the agent uses."""
-
-    def __init__(
-        self,
-        args: Sequence[str],
-        *,
-        env: Mapping[str, str],
-        stdout: Any,
-        stderr: Any,
-        start_new_session: bool,
-    ) -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self.returncode: int | None = None
-        self.pid = os.fork()
-        if self.pid == 0:
-            if start_new_session:
-                os.setsid()
-            for stream, number in ((stdout, 1), (stderr, 2)):
-                if stream is not None:
-                    os.dup2(stream.fileno(), number)
-            _run(args[1:], env)
-
-    def poll(self) -> int | None:
-        return self._collect(os.WNOHANG)
-
-    def wait(self, timeout: float) -> int:
-        until = time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            if time.monotonic() > until:
-                raise subprocess.TimeoutExpired(f"fork {self.pid}", timeout)
-            time.sleep(0.02)
-        return code
-
-    def _collect(self, options: int) -> int | None:
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, options)
-            if pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
-
-
 def _popen(args: Sequence[str], **options: Any) -> Any:
     """Fork for a Python command; start a process for any other."""
     is_python = Path(args[0]).name.startswith("python")
-    return _ForkedChild(args, **options) if is_python else subprocess.Popen(args, **options)
+    if not is_python:
+        return subprocess.Popen(args, **options)
+    return ForkedWorker(args[1:], partial(_run, args[1:], options["env"]), **options)
 
 
 def _run_program(
@@ -164,7 +124,6 @@ def _run(words: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
     """Run a Python command line, and exit with its code."""
     code = CANNOT_EXECUTE
     try:
-        os.closerange(3, 4096)
         _reset(environ)
         code = run_python(list(words))
         atexit._run_exitfuncs()
@@ -178,22 +137,10 @@ def _run(words: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
 
 def _reset(environ: Mapping[str, str]) -> None:
     """Reset the state that this process inherited from its parent."""
-    signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals():
-        if callable(signal.getsignal(number)):
-            signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ.clear()
-    os.environ.update(environ)
+    reset_inherited_state(environ)
+    gc.enable()
     atexit._clear()
     tempfile.tempdir = None
-    # A tracker of its own removes the shared memory of a killed program at once. The parent's descriptor is closed.
-    tracker = multiprocessing.resource_tracker._resource_tracker
-    tracker._fd = tracker._pid = None  # type: ignore[attr-defined]
-    sys.stdout, sys.stderr = (
-        io.TextIOWrapper(os.fdopen(number, "wb", 0, closefd=False), "utf-8", "replace", write_through=True)
-        for number in (1, 2)
-    )
     torch.set_num_threads(int(environ.get("OMP_NUM_THREADS", "1")))
     for name in [name for name in sys.modules if name.partition(".")[0] in REIMPORTED_PACKAGES]:
         del sys.modules[name]

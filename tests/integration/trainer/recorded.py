@@ -19,6 +19,7 @@ from torch import Tensor
 
 from trainer import train
 from trainer.data import Step
+from trainer.process import run_and_exit
 from trainer.trainer import Observer, Trainer
 
 notes = Path(sys.argv.pop(1))
@@ -45,4 +46,4 @@ def record_samples(self: Trainer, step: Step, observer: Observer) -> Tensor | No
 Trainer._train_step = record_samples  # type: ignore[method-assign]
 
 if __name__ == "__main__":
-    train.process()
+    run_and_exit(train.main)

@@ -122,7 +122,13 @@ def test_missing_data_are_reported_once(start: Start) -> None:
 
 def test_error_of_a_late_first_process_is_reported_once(start: Start, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, time\nif os.environ.get('LOCAL_RANK') == '0': time.sleep(2)\n"
+        "import os, time\n"
+        "from trainer.config import Config\n"
+        "read = Config.read\n"
+        "def late(*words):\n"
+        "    if os.environ.get('LOCAL_RANK') == '0': time.sleep(2)\n"
+        "    return read(*words)\n"
+        "Config.read = late\n"
     )
     bad_run = BadRun(
         ("--model", "resnet"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.trainer.conftest import ROOT, Start
+from tests.integration.trainer.trained import TORCHRUN
 from trainer.contract import Exit
 
 pytestmark = pytest.mark.trainer
@@ -110,9 +111,23 @@ def test_abort_at_interpreter_exit_leaves_the_run_succeeded(start: Start, tmp_pa
         "import atexit, os\nif 'LOCAL_RANK' in os.environ: atexit.register(os.abort)\n"
     )
     words = ("--steps", "1", "--device", "cpu")
-    ended = start.fork(*words, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}").end()
+    entry = (*TORCHRUN, "-m", "trainer.train")
+    ended = start.fork(*words, entry=entry, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}").end()
     assert ended.code == Exit.SUCCEEDED, ended.output
     assert "result=succeeded" in ended.output
+
+
+def test_workers_are_forks_of_the_agent(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import atexit\nprint('a new interpreter', flush=True)\natexit.register(print, 'its shutdown')\n"
+    )
+    words = ("--steps", "1", "--device", "cpu", "--processes-per-node", "2")
+    paths = f"{tmp_path}{os.pathsep}{ROOT}"
+    ended = start(*words, PYTHONPATH=paths, CUDA_VISIBLE_DEVICES="").end()
+    assert ended.code == Exit.SUCCEEDED, ended.output
+    assert "rank=1 world_size=2" in ended.output
+    assert ended.output.count("a new interpreter") == 1, ended.output
+    assert "its shutdown" not in ended.output
 
 
 def test_stopped_pod_ends_soon_with_24_and_its_step(start: Start) -> None:

@@ -23,19 +23,18 @@ pytestmark = pytest.mark.trainer
 
 FAILING_BATCH = """
 import os
-if os.environ.get("RANK") == "1":
-    import time
-    from pathlib import Path
-    from trainer.contract import Exit, TrainerError
-    from trainer.workloads.images import ImageClassification
-    batch, calls = ImageClassification.batch, []
-    def fails(self, indices, split):
-        calls.append(split)
-        if len(calls) == 5:
-            Path(os.environ["FAILED_AT"]).write_text(str(time.time()))
-            raise {error}
-        return batch(self, indices, split)
-    ImageClassification.batch = fails
+import time
+from pathlib import Path
+from trainer.contract import Exit, TrainerError
+from trainer.workloads.images import ImageClassification
+batch, calls = ImageClassification.batch, []
+def fails(self, indices, split):
+    calls.append(split)
+    if len(calls) == 5 and os.environ["RANK"] == "1":
+        Path(os.environ["FAILED_AT"]).write_text(str(time.time()))
+        raise {error}
+    return batch(self, indices, split)
+ImageClassification.batch = fails
 """
 
 

@@ -117,15 +117,13 @@ def test_step_that_overflows_in_one_process_is_skipped_by_all() -> None:
 
 # The initial scale is far too high and grows often: the first steps overflow, and some later ones, too.
 FORCE_FP16 = """
-import os
-if "RANK" in os.environ:
-    from functools import partial
-    import torch
-    from trainer import parallel
-    parallel.prepare = lambda wanted, device: parallel.FP16
-    adamw = torch.optim.AdamW
-    torch.optim.AdamW = lambda *words, **more: adamw(*words, **{**more, "fused": True})
-    torch.amp.GradScaler = partial(torch.amp.GradScaler, init_scale=2.0**20, growth_interval=3)
+from functools import partial
+import torch
+from trainer import parallel
+parallel.prepare = lambda wanted, device: parallel.FP16
+adamw = torch.optim.AdamW
+torch.optim.AdamW = lambda *words, **more: adamw(*words, **{**more, "fused": True})
+torch.amp.GradScaler = partial(torch.amp.GradScaler, init_scale=2.0**20, growth_interval=3)
 """
 STEPS = 12
 WORDS = ("--steps", str(STEPS), "--batch-size", "8", "--checkpoint-every", "3", "--log-every", str(STEPS))

@@ -20,21 +20,20 @@ pytestmark = pytest.mark.trainer
 WORDS = ("--batch-size", "64", "--micro-batch-size", "1", "--steps", "3", "--log-every", "1")
 SLOWED = """
 import os
-if "RANK" in os.environ:
-    import time
-    from trainer import trainer
-    from trainer.process import log_line
-    accumulating = trainer.accumulating
-    passes = 0
-    def slowed(model, last):
-        global passes
-        passes += 1
-        if passes > 32:
-            time.sleep(float(os.environ["SLOW_SECONDS"]))
-        if passes == 32 + 3:
-            log_line(f"rank {os.environ['RANK']} is in its second step")
-        return accumulating(model, last)
-    trainer.accumulating = slowed
+import time
+from trainer import trainer
+from trainer.process import log_line
+accumulating = trainer.accumulating
+passes = 0
+def slowed(model, last):
+    global passes
+    passes += 1
+    if passes > 32:
+        time.sleep(float(os.environ["SLOW_SECONDS"]))
+    if passes == 32 + 3:
+        log_line(f"rank {os.environ['RANK']} is in its second step")
+    return accumulating(model, last)
+trainer.accumulating = slowed
 """
 MOST_SECONDS = 10.0
 

@@ -15,7 +15,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 
 
 class RunSeries:
-    """Successive attempts of one run under `folder`; each process first runs the Python code `patch`."""
+    """Successive attempts of one run under `folder`; each interpreter first runs the Python code `patch`."""
 
     def __init__(self, start: Start, folder: Path, *words: str, patch: str = "") -> None:
         self._start, self._words, self._patch, self.folder = start, words, patch, folder
@@ -87,30 +87,28 @@ def stopped_at(ended: Ended, reason: str) -> int:
 # A patch: with KILL="STEP RANK", that process kills itself after that step, in the first attempt only.
 KILLED = """
 import os
-if "RANK" in os.environ:
-    import signal
-    from trainer.trainer import Trainer
-    learn = Trainer._train_step
-    def killed(self, step, observer):
-        found = learn(self, step, observer)
-        here = os.environ.get("KILL") == f"{self.step} {self.world.rank}"
-        if here and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return found
-    Trainer._train_step = killed
+import signal
+from trainer.trainer import Trainer
+learn = Trainer._train_step
+def killed(self, step, observer):
+    found = learn(self, step, observer)
+    here = os.environ.get("KILL") == f"{self.step} {self.world.rank}"
+    if here and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return found
+Trainer._train_step = killed
 """
 
 # A patch: each step from SLOW_STEP on takes half a second longer, so that the run has not ended when a test stops it.
 SLOWED = """
 import os
-if "RANK" in os.environ and "SLOW_STEP" in os.environ:
-    import time
-    from trainer.trainer import Trainer
-    learn = Trainer._train_step
-    def slowed(self, step, observer):
-        found = learn(self, step, observer)
-        if self.step >= int(os.environ["SLOW_STEP"]):
-            time.sleep(0.5)
-        return found
-    Trainer._train_step = slowed
+import time
+from trainer.trainer import Trainer
+learn = Trainer._train_step
+def slowed(self, step, observer):
+    found = learn(self, step, observer)
+    if "SLOW_STEP" in os.environ and self.step >= int(os.environ["SLOW_STEP"]):
+        time.sleep(0.5)
+    return found
+Trainer._train_step = slowed
 """

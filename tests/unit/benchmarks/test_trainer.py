@@ -12,7 +12,7 @@ import pytest
 
 from tests.benchmarks import trainer
 from tests.benchmarks.figures import Figure, Note
-from tests.benchmarks.trainer import end_rows, gpu_rows, save_rows, step_rows
+from tests.benchmarks.trainer import end_rows, gpu_rows, save_rows, start_rows, step_rows
 
 pytestmark = pytest.mark.unit
 
@@ -31,6 +31,10 @@ def saves(blocked: float, size: float = 0.51e9) -> Rows:
     ours = {"blocked": [blocked] * 7, "durable": [2.0] * 7, "step": [0.6] * 7}
     plain = {"memcpy": [0.1] * 7, "torch_save": [3.0] * 7, "idle_step": [0.5] * 7}
     return save_rows({"bytes": size, **plain, "thread": ours, "process": ours})
+
+
+def starts(image: float, torchrun: float) -> Rows:
+    return start_rows({"image": [image] * 7, "torchrun": [torchrun] * 7})
 
 
 def ends(resumed: float, stopped: float, size: float = 0.51e9) -> Rows:
@@ -85,6 +89,9 @@ def missed(rows: Rows) -> list[str]:
             ["0.5 GB: stall over torch.save and fsync", "0.5 GB: stall over a copy in memory"],
         ),
         (lambda: saves(0.5, size=0.49e9), ["a state is large enough (0.5 GB over it)"]),
+        (lambda: starts(7.9, 10.0), []),
+        (lambda: starts(8.1, 10.2), ["cold start of 2 processes to the first step"]),
+        (lambda: starts(7.9, 9.8), ["cold start of 2 processes, over torchrun -m trainer.train"]),
         (lambda: ends(14.9, 9.9), []),
         (lambda: ends(15.1, 9.9), ["resumed to its first step, over a cold start"]),
         (lambda: ends(14.9, 10.1), ["SIGTERM to the end, 0.5 GB of state, longest"]),
