@@ -131,8 +131,6 @@ def import_training(config: Config) -> None:
 
     if config.checkpoint_uri is not None:
         import trainer.checkpoints  # noqa: F401
-    if any((uri or "").startswith("s3:") for uri in (config.checkpoint_uri, config.model_uri)):
-        import boto3  # noqa: F401 - not by the thread of `log_copy` during a fork
     fork_workers("trainer.train", train.main)
 
 

@@ -23,6 +23,7 @@ from typing import IO, Any
 import numpy as np
 from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
+from trainer.log_copy import using_store
 from trainer.process import run_and_exit
 
 POLL_SECONDS = 0.02
@@ -31,6 +32,8 @@ POLL_SECONDS = 0.02
 def fork_workers(module: str, work: Callable[[], int | None]) -> None:
     """Let torchrun's agents in this process fork their workers, instead of starting `python -u -m <module>`.
 
+    While the log is copied, workers start as before.
+
     Args:
         module: The module of the workers. Other commands start as before.
         work: Returns the exit code. `sys.argv` holds its arguments.
@@ -38,9 +41,12 @@ def fork_workers(module: str, work: Callable[[], int | None]) -> None:
     own_command = [sys.executable, "-u", "-m", module]
 
     def start_worker(args: Sequence[str], **options: Any) -> Any:
-        if list(args[:4]) != own_command:
-            return subprocess.Popen(args, **options)
-        return ForkedWorker(args[3:], work, **options)
+        if list(args[:4]) == own_command and using_store.acquire(blocking=False):
+            try:
+                return ForkedWorker(args[3:], work, **options)
+            finally:
+                using_store.release()
+        return subprocess.Popen(args, **options)
 
     vars(subprocess_handler)["Popen"] = start_worker
 

@@ -31,6 +31,8 @@ FIRST_SECONDS, LONGEST_SECONDS = 30.0, 600.0
 DRAIN_SECONDS, END_SECONDS = 2.0, 8.0
 TEXT = "text/plain; charset=utf-8"
 STDOUT, STDERR = 1, 2
+# Held while a thread uses the store. A fork at that moment would inherit the store's own locks, which nobody releases.
+using_store = threading.Lock()
 _READ_BYTES = 65536
 _INVALID_CHARACTERS = re.compile(r"[^a-zA-Z0-9.-]+")
 
@@ -144,7 +146,8 @@ class LogCopy:
             self._pause = min(2 * self._pause, LONGEST_SECONDS)
             count = self._text.count
             try:
-                self._store.put(self._path, self._text.read(), TEXT)
+                with using_store:
+                    self._store.put(self._path, self._text.read(), TEXT)
                 written = count
             except Exception as error:  # a log error must not end the run
                 self._report_once(error)

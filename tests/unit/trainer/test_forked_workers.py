@@ -17,6 +17,7 @@ import pytest
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler, subprocess_handler
 
 from trainer.forked_workers import ForkedWorker, fork_workers
+from trainer.log_copy import using_store
 
 pytestmark = pytest.mark.unit
 
@@ -161,4 +162,8 @@ def test_the_agent_forks_this_module_alone(tmp_path: Path, monkeypatch: pytest.M
         "forked ['trainer.train', '--steps', '2']\n"
     )
     assert run("2", python, "-u", "-c", "print('new')", "trainer.train") == "new\n"
+    fork_workers("platform", work)
+    assert run("4", python, "-u", "-m", "platform") == "forked ['platform']\n"
+    with using_store:  # by the thread that copies the log
+        assert run("5", python, "-u", "-m", "platform").startswith("Linux")
     assert run("3", "/bin/echo", "-m", "trainer.train") == "-m trainer.train\n"
