@@ -24,7 +24,7 @@ import numpy as np
 from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
 from trainer.log_copy import using_store
-from trainer.process import run_and_exit
+from trainer.process import flush_output, run_and_exit
 
 POLL_SECONDS = 0.02
 
@@ -65,8 +65,7 @@ class ForkedWorker:
         start_new_session: bool,
     ) -> None:
         self.returncode: int | None = None
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush_output()
         ready, is_ready = os.pipe()
         # The agent's handlers must not run in the worker.
         previous = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -108,9 +107,8 @@ class ForkedWorker:
         if self.returncode is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except (
-                ChildProcessError
-            ):  # SIGCHLD is ignored, so the kernel collected it; as in subprocess.Popen
+            except ChildProcessError:
+                # SIGCHLD is ignored, so the kernel collected it; as in subprocess.Popen.
                 pid, status = self.pid, 0
             if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)

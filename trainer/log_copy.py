@@ -13,12 +13,12 @@ import os
 import re
 import selectors
 import socket
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from trainer.config import Config
+from trainer.process import flush_output
 from trainer.stores import Store, destination
 
 # The sizes of the beginning and the end that are kept of a log.
@@ -103,7 +103,7 @@ class LogCopy:
 
     def start(self) -> None:
         """Redirect the output through pipes. Streams to the same file share a pipe, which keeps their order."""
-        _flush()
+        flush_output()
         share_pipe = os.path.sameopenfile(STDOUT, STDERR)
         for streams in ((STDOUT, STDERR),) if share_pipe else ((STDOUT,), (STDERR,)):
             reading, writing = os.pipe()
@@ -117,7 +117,7 @@ class LogCopy:
 
     def close(self) -> None:
         """Restore the streams, and write the last copy. Do not wait for processes that still print."""
-        _flush()
+        flush_output()
         for stream, own in self._own.items():
             os.dup2(own, stream)
         self._copier.join(DRAIN_SECONDS)
@@ -160,12 +160,6 @@ class LogCopy:
             line = f"log: can't write the copy {self._store.uri(self._path)}: {error}\n"
             with suppress(OSError):
                 _write_all(self._own[STDERR], line.encode(errors="replace"))
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
 
 
 def _write_all(target: int, data: bytes) -> None:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Protocol, TextIO
@@ -77,6 +78,13 @@ def log_line(line: str, stream: TextIO | None = None) -> None:
     print(f"{line}\n", end="", file=stream, flush=True)
 
 
+def flush_output() -> None:
+    """Flush stdout and stderr, also where nobody reads them any more."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+
+
 def run_and_exit(main: Callable[[], int | None]) -> NoReturn:
     """Run `main` and exit with its code (None: 0), without the shutdown of the interpreter.
 
@@ -95,8 +103,7 @@ def run_and_exit(main: Callable[[], int | None]) -> NoReturn:
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush_output()
         os._exit(code)
 
 
