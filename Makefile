@@ -88,8 +88,8 @@ sweep: environment ## kill the launcher and the torchrun controller at each of t
 record-states: environment ## record what the stack files deploy now; later versions must not delete or replace it (STACK=<stack>: one)
 	@$(RUN) -m tests.integration.graph $(if $(call given,STACK),$(call quoted,$(STACK)))
 
-bench-local: environment ## measure the local cloud, make check and make test against their targets (an hour; WARM=1 leaves out the cold build)
-	@$(RUN) -m tests.benchmarks.local_cloud $(if $(filter-out 0 no false off,$(WARM)),--warm)
+bench-local: environment ## measure the local cloud, make check and make test against their targets (an hour; ROWS="up previews check test cold": some rows)
+	@$(RUN) -m tests.benchmarks.local_cloud $(foreach row,$(ROWS),$(call quoted,$(row)))
 
 bench-trainer: environment ## measure the trainer against its limits, beside the usual ways (every number in docs/benchmarks/trainer.json, or in RAW=<file>)
 	@$(RUN) -m tests.benchmarks.trainer $(if $(RAW),--raw $(call quoted,$(RAW)))

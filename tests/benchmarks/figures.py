@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from local.tools import ToolError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,3 +62,37 @@ def verdict(rows: Iterable[Figure | Note]) -> int:
     if missed:
         print(f"missed: {', '.join(missed)}", file=sys.stderr)
     return 1 if missed else 0
+
+
+def run(
+    description: str | None,
+    rows: Mapping[str, str],
+    measure: Callable[[Collection[str]], Iterator[Figure | Note]],
+    default: Sequence[str] = (),
+) -> int:
+    """Measure the rows of the command line, print their figures, and name the missed ones. Return the exit code.
+
+    `rows` has a description for each row. Without a row on the command line, those of `default` are measured, or all.
+    """
+    parser = argparse.ArgumentParser(
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="\n".join(f"{name:<9} {what}" for name, what in rows.items()),
+    )
+    usual = list(default or rows)
+    parser.add_argument(
+        "rows", nargs="*", metavar="ROW", help=f"some of {', '.join(rows)} (default: {', '.join(usual)})"
+    )
+    chosen = parser.parse_args().rows or usual
+    unknown = [each for each in chosen if each not in rows]
+    if unknown:
+        parser.error(f"ROW: unknown value {', '.join(unknown)}. It must be one of {', '.join(rows)}.")
+    measured = []
+    try:
+        for row in measure(chosen):
+            print(row, flush=True)
+            measured.append(row)
+    except ToolError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return verdict(measured)

@@ -8,14 +8,13 @@ written: docs/benchmarks/operator.md is made by hand from what this prints.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Collection, Iterator
 
-from local.tools import ToolError, ensure_other
+from local.tools import ensure_other
 from local.tools.pins import JOBSET, KUBEFLOW_TRAINER
 from tests.benchmarks import idle_jobs, plugin_commands, pod_creation, sweep_results
-from tests.benchmarks.figures import Figure, Note, verdict
+from tests.benchmarks.figures import Figure, Note, run
 from tests.benchmarks.torchrun_stack import torchrun_stack
 
 ROWS = {
@@ -43,29 +42,5 @@ def measure(rows: Collection[str]) -> Iterator[Figure | Note]:
             yield from pod_creation.measure(bench)
 
 
-def main() -> int:
-    """Measure, print the figures, and name those over their limits."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.benchmarks.operator",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="\n".join(f"{name:<8} {what}" for name, what in ROWS.items()),
-    )
-    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"one of {', '.join(ROWS)} (default: all)")
-    chosen = parser.parse_args().rows or list(ROWS)
-    unknown = [each for each in chosen if each not in ROWS]
-    if unknown:
-        parser.error(f"ROW: unknown value {', '.join(unknown)}. It must be one of {', '.join(ROWS)}.")
-    measured = []
-    try:
-        for row in measure(chosen):
-            print(row, flush=True)
-            measured.append(row)
-    except ToolError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return verdict(measured)
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(run(__doc__, ROWS, measure))

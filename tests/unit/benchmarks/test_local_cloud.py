@@ -1,51 +1,49 @@
-"""`make bench-local`: a missed limit is named and ends with exit code 1."""
+"""`make bench-local`: which figures a row measures."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from local.home import Home
 from tests.benchmarks import local_cloud
-from tests.benchmarks.local_cloud import Figure
+from tests.benchmarks.figures import Figure
+from tests.shipped import shipped
 
 pytestmark = pytest.mark.unit
 
 
-def figure(name: str, value: float) -> Figure:
-    return Figure(name=name, value=value, limit=10, unit="s")
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Commands that the benchmark ran; each takes a second."""
+    run: list[str] = []
+
+    def timed(command: list[str], _environment: dict[str, str], _directory: Any = None) -> tuple[float, str]:
+        run.append(" ".join(command[1:]).removeprefix("-m "))
+        return 1.0, ""
+
+    monkeypatch.setattr(local_cloud, "timed", timed)
+    monkeypatch.setenv("TRAINYARD_HOME", "replaced by the benchmark")
+    return run
 
 
-@pytest.mark.parametrize(("value", "missed"), [(9.9, False), (10, False), (10.01, True)])
-def test_a_figure_is_missed_above_its_limit_and_not_at_it(value: float, missed: bool) -> None:
-    assert figure("up", value).missed is missed
-    assert str(figure("up", value)).endswith("MISSED" if missed else "ok")
+def test_previews_are_of_all_shipped_stacks(commands: list[str]) -> None:
+    rows = list(local_cloud.measure(["previews"]))
+    assert [row.name for row in rows] == [f"make preview STACK={stack}" for stack in shipped()]
+    assert commands[2:] == [f"trainyard.cli preview --stack {stack}" for stack in shipped()]
 
 
-@pytest.mark.parametrize(("slow", "code", "text"), [(11, 1, "missed: slow one\n"), (10, 0, "")])
-def test_a_missed_figure_is_named_and_the_exit_code_says_so(
-    slow: float,
-    code: int,
-    text: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_up_row_measures_both_starts_and_the_end(
+    commands: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    asked = []
-
-    def measure(warm: bool, _cycles: int) -> Iterator[Figure]:
-        asked.append(warm)
-        yield figure("good one", 5)
-        yield figure("slow one", slow)
-
-    monkeypatch.setattr(local_cloud, "measure", measure)
-    monkeypatch.setattr(sys, "argv", ["local_cloud", "--warm", "--write", str(tmp_path / "figures")])
-    assert local_cloud.main() == code
-    assert asked == [True]
-    output = capsys.readouterr()
-    assert output.err == text
-    lines = (tmp_path / "figures").read_text().splitlines()
-    assert [line.split()[0] for line in lines] == ["good", "slow"]
-    assert all(line in output.out for line in lines)
+    monkeypatch.setenv("TRAINYARD_HOME", str(tmp_path))
+    home = Home()
+    home.logs.mkdir(parents=True)
+    (home.logs / "supervisor.log").write_text("ready after 3.1 s\nready after 4.5 s\n")
+    monkeypatch.setattr(local_cloud, "idle_figures", lambda: iter(()))
+    rows = list(local_cloud.up_figures(home, {}))
+    assert [word.split()[1] for word in commands] == ["up", "up", "down"]
+    assert [row.name for row in rows if isinstance(row, Figure) and row.missed] == ["control plane ready"]
+    assert [row.value for row in rows] == [1.0, 4.5, 1.0, 1.0]
