@@ -449,11 +449,11 @@ class ExistingCluster(AnyCluster):
 
 
 def short_names(principals: tuple[str, ...]) -> dict[str, str]:
-    """A name for the resources of each principal -> its ARN: kind and path, such as role-platform.
+    """Return the ARN of each principal, by a name for its resources: kind and path, such as role-platform.
 
-    Where an earlier one of the list has that name (the same role of another account, or role/a/b beside role/a-b), the
-    account or, if that is not enough, a digest of the ARN makes it unique. The earlier one keeps its name: a principal
-    that is added at the end renames, and so replaces, no other one's access.
+    If an earlier principal has the same name (the same role of another account, or role/a/b beside role/a-b), the
+    account or a digest of the ARN is appended. The earlier one keeps its name, so that a principal that is added at
+    the end does not replace the access of another one.
     """
     found: dict[str, str] = {}
     for arn in principals:

@@ -70,7 +70,7 @@ class Encryption(pulumi.ComponentResource):
                 )
             )
 
-        # Logs are no data. They are deleted with the stack.
+        # Logs are deleted with the stack.
         kept = pulumi.ResourceOptions(parent=self, protect=args.protect and not log_groups)
         key = aws.kms.Key(
             name,

@@ -249,7 +249,7 @@ class NodeRoles(pulumi.ComponentResource):
             LookupError: This stack has no system nodes.
         """
         if self._system is None:
-            raise LookupError("this stack makes no system nodes, so that there is no role for them")
+            raise LookupError("the system nodes' role does not exist: this stack has no system nodes")
         return self._system
 
     def _profile(self, name: str) -> pulumi.Output[str]:

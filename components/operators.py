@@ -176,7 +176,7 @@ def start_rendering(source: str) -> _Rendering:
         pulumi.RunError: kubectl is missing.
     """
     if shutil.which("kubectl") is None:
-        raise pulumi.RunError(f"kubectl is needed on PATH to render the manifests of {source}")
+        raise pulumi.RunError(f"kubectl: is not on PATH; it renders the manifests of {source}")
     output, errors = (tempfile.TemporaryFile("w+") for _ in range(2))  # noqa: SIM115 (`render` reads them)
     process = subprocess.Popen(["kubectl", "kustomize", source], stdout=output, stderr=errors, text=True)
     return _Rendering(process, output, errors)
@@ -201,13 +201,13 @@ def render(source: str, definitions: tuple[str, ...]) -> list[dict[str, Any]]:
     except subprocess.TimeoutExpired:
         rendering.process.kill()
         raise pulumi.RunError(
-            f"the manifests of {source} can't be rendered: kubectl kustomize takes more than {_RENDER_SECONDS:.0f} s"
+            f"{source}: can't render the manifests: kubectl kustomize takes more than {_RENDER_SECONDS:.0f} s"
         ) from None
     for each in (rendering.output, rendering.errors):
         each.seek(0)
     if code != 0:
         reason = " ".join(rendering.errors.read().split())
-        raise pulumi.RunError(f"the manifests of {source} can't be rendered: {reason}")
+        raise pulumi.RunError(f"{source}: can't render the manifests: {reason}")
     wanted = "\n---\n".join(_without_definitions(rendering.output.read(), definitions))
     return [each for each in yaml.load_all(wanted, Loader=_Loader) if each]
 

@@ -154,7 +154,7 @@ def read_documents(*files: str) -> list[dict[str, Any]]:
         except (OSError, yaml.YAMLError) as error:
             reason = " ".join(str(error).split())
             raise pulumi.RunError(
-                f"{name} of the checkout can't be read, run `make manifests`: {reason}"
+                f"{name}: can't be read; run `make manifests`: {reason}"
             ) from None
     return found
 

@@ -158,13 +158,13 @@ class TrainingSpace(pulumi.ComponentResource):
                 names.WORKER_PRIORITY_CLASS,
                 names.WORKER_PRIORITY,
                 "PreemptLowerPriority",
-                "Workers of a training: they take the place of placeholders",
+                "Workers of a training job: they take the place of placeholders",
             ),
             (
                 names.PLACEHOLDER_PRIORITY_CLASS,
                 names.PLACEHOLDER_PRIORITY,
                 "Never",
-                "Pods that hold a machine until a worker comes",
+                "Pods that hold a node until a worker comes",
             ),
         ):
             self.objects.append(

@@ -73,7 +73,7 @@ class WarmNodes(pulumi.ComponentResource):
                 value=names.WARM_PRIORITY,
                 preemption_policy="Never",
                 global_default=False,
-                description="Pods that keep machines of a pool without a job",
+                description="Pods that keep nodes of a pool without a job",
                 opts=pulumi.ResourceOptions(parent=self),
             )
         )

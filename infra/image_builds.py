@@ -1,4 +1,4 @@
-"""The build arguments and targets of the stack's own images, from the settings. Pure."""
+"""The build arguments and targets of the stack's own images, from the settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The place of a run's checkpoints. Pure: no Pulumi."""
+"""The place of a run's checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The DaemonSets of the device plugins, and the releases of plugins that must not be run. Pure: no Pulumi.
+"""The DaemonSets of the device plugins, and the releases of plugins that must not be run.
 
 A node's GPUs, EFA interfaces and Neuron devices appear in its Node object only while the matching plugin runs
 on it. The manifests follow those of their publishers:

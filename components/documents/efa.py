@@ -1,4 +1,4 @@
-"""Network interfaces of nodes with EFA. Pure: no Pulumi."""
+"""Network interfaces of nodes with EFA."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cni_problem(version: str) -> str | None:
     """
     found = re.fullmatch(r"v(\d+)\.(\d+)\.(\d+)(?:-.+)?", version)
     if found is None:
-        raise ValueError(f"{version!r} is no version of the VPC CNI")
+        raise ValueError(f"{version!r}: must be a version of the VPC CNI such as v1.21.1-eksbuild.3")
     if tuple(map(int, found.groups())) >= LEAST_VPC_CNI:
         return None
     return f"does not know efa-only interfaces; it must be v{'.'.join(map(str, LEAST_VPC_CNI))} or newer"
@@ -59,7 +59,9 @@ def layout(
         ValueError: `interfaces` is not at least 1, or `policy` is neither `ip` nor `bandwidth`.
     """
     if interfaces < 1 or policy not in (IP, BANDWIDTH):
-        raise ValueError(f"no EFA layout for {interfaces} cards with policy {policy!r}")
+        raise ValueError(
+            f"{interfaces} interfaces with policy {policy!r}: must be at least 1, and {IP} or {BANDWIDTH}"
+        )
     cards = first_efa_card + interfaces
     with_ip = ip_interfaces(cards, policy, cards_per_ip_group)
     found: list[JsonObject] = []

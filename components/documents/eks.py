@@ -1,4 +1,4 @@
-"""The EKS cluster as data: system nodes, add-ons, IP addresses of nodes and pods, kubeconfig. Pure."""
+"""The EKS cluster as data: system nodes, add-ons, IP addresses of nodes and pods, kubeconfig."""
 
 from __future__ import annotations
 

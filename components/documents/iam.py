@@ -1,4 +1,4 @@
-"""IAM policy documents of all components except Karpenter (`karpenter_iam`). Pure: text in, mappings out.
+"""IAM policy documents of all components except Karpenter (`karpenter_iam`).
 
 The caller resolves arguments that come from other resources.
 

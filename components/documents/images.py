@@ -1,4 +1,4 @@
-"""Names of container images, and the digest of a build context. Pure: no Pulumi.
+"""Names of container images, and the digest of a build context.
 
 The digest is the tag of an image that the stack builds. It changes exactly when the content of the image does.
 """
@@ -62,7 +62,7 @@ def context_digest(root: Path, dockerfile: Path) -> str:
 
 
 Pattern = tuple[bool, "re.Pattern[str]", str]
-"""(whether it takes a file back in, the expression, the pattern's text)."""
+"""(whether it includes files again, the expression, the pattern's text)."""
 
 
 def parse_ignore(text: str) -> list[Pattern]:

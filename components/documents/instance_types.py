@@ -3,8 +3,8 @@
 Sources: Karpenter 1.14 `website/content/en/v1.14/reference/instance-types.md` (accelerators, EFA interfaces, local
 disks), its `pkg/providers/instancetype/zz_generated.vpclimits.go` (network interfaces and their addresses; for trn2,
 which that file lacks, the answer of EC2's DescribeInstanceTypes) and
-https://docs.aws.amazon.com/ec2/latest/instancetypes/ (cores, memory), read 2026-11-21. The whole table is held against
-DescribeInstanceTypes, network cards included (tests/unit/components/test_instance_types.py).
+https://docs.aws.amazon.com/ec2/latest/instancetypes/ (cores, memory), read 2026-11-21. A test compares the
+whole table with DescribeInstanceTypes, network cards included (tests/unit/components/test_instance_types.py).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class InstanceType:
 # Left out on purpose, though they have EFA:
 # - inf1.24xlarge and dl2q.24xlarge: their accelerators (Inferentia, Qualcomm AI 100) are for inference, and for the
 #   latter EKS has no image (https://docs.aws.amazon.com/eks/latest/userguide/ml-eks-optimized-ami.html);
-# - p6e-gb200.36xlarge: on EKS it needs Dynamic Resource Allocation, which Karpenter has not
+# - p6e-gb200.36xlarge: on EKS it needs Dynamic Resource Allocation, which Karpenter does not support
 #   (https://docs.aws.amazon.com/eks/latest/userguide/ml-eks-nvidia-ultraserver.html), and none of the sources above
 #   says how many EFA interfaces it has;
 # - g7: its GPUs need NVIDIA's driver 595, and the pinned image (versions.AMI) has 580
@@ -165,9 +165,9 @@ COMPUTE_CAPABILITY: Final[dict[str, tuple[int, int]]] = {
     "B300": (10, 3),
     "RTX PRO 6000": (12, 0),
 }
-# What the trainer's torch (trainer/requirements.lock, 2.15.0) is built for: CUDA 13, whose compiler and libraries begin
+# The trainer's torch (trainer/requirements.lock, 2.15.0) is built for CUDA 13, whose compiler and libraries begin
 # with compute capability 7.5 (CUDA 13.0 release notes, "Deprecated Architectures"; github.com/pytorch/pytorch, issue
-# 190385). The wheel itself names sm_75, sm_80, sm_86, sm_90, sm_100 and sm_120; each also serves what is newer with the
+# 190385). The wheel itself names sm_75, sm_80, sm_86, sm_90, sm_100 and sm_120; each also serves newer ones with the
 # same first number. torch 2.14 still has builds for CUDA 12.6, which begin with 5.0 (issue 190355 there).
 TORCH_CUDA: Final = 13
 TORCH_LEAST_CAPABILITY: Final = (7, 5)

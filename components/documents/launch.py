@@ -1,4 +1,4 @@
-"""The launcher's Job and its request. Pure: no Pulumi."""
+"""The launcher's Job and its request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FSx for Lustre: the file systems that AWS accepts, and their Kubernetes objects. Pure: no Pulumi.
+"""FSx for Lustre: the file systems that AWS accepts, and their Kubernetes objects.
 
 Sources, 2026-11-21: Amazon FSx API reference, CreateFileSystem (`StorageCapacity`),
 CreateFileSystemLustreConfiguration (throughput, drive cache, EFA) and
@@ -47,7 +47,7 @@ def storage_problem(deployment: str, storage: str) -> str | None:
     """Return the problem of a storage type for a deployment type, as the end of a sentence, or None."""
     if (deployment, storage) in THROUGHPUT:
         return None
-    return f"{deployment} is on {SSD} alone; deploymentType must be {PERSISTENT_1}, or storageType {SSD}"
+    return f"{deployment} is available only on {SSD}; deploymentType must be {PERSISTENT_1}, or storageType {SSD}"
 
 
 def least_capacity(deployment: str, storage: str, throughput: int) -> int:
@@ -64,7 +64,7 @@ def capacity_problem(deployment: str, storage: str, capacity_gib: int, throughpu
         if step is None or _is_multiple(capacity_gib, step):
             return None
         return (
-            f"{storage} with {throughput} MB/s per TiB does not come in it; it must be a multiple of {step} GiB,"
+            f"{storage} with {throughput} MB/s per TiB does not offer it; it must be a multiple of {step} GiB,"
             f" such as {_near(capacity_gib, step)}"
         )
     if capacity_gib == SMALLEST_GIB or _is_multiple(capacity_gib, STEP_GIB):
@@ -111,7 +111,7 @@ def metadata_problem(deployment: str, iops: int) -> str | None:
     if not iops:
         return None
     if deployment != PERSISTENT_2:
-        return f"{deployment} provisions none; it must be 0, or deploymentType {PERSISTENT_2}"
+        return f"{deployment} has no such setting; it must be 0, or deploymentType {PERSISTENT_2}"
     if iops in METADATA_IOPS or (iops <= MOST_METADATA_IOPS and _is_multiple(iops, METADATA_IOPS[-1])):
         return None
     first = ", ".join(map(str, METADATA_IOPS))
@@ -122,7 +122,7 @@ def cache_problem(storage: str, cache: str) -> str | None:
     """Return the problem of a drive cache for a storage type, or None."""
     if storage == HDD or cache == DRIVE_CACHES[0]:
         return None
-    return f"{storage} needs none; it must be {DRIVE_CACHES[0]}, or storageType {HDD}"
+    return f"{storage} has no drive cache; it must be {DRIVE_CACHES[0]}, or storageType {HDD}"
 
 
 def keeps_backups(deployment: str) -> bool:
@@ -140,8 +140,8 @@ STARTUP_TAINT: Final[JsonObject] = {"key": f"{DRIVER}/agent-not-ready", "effect"
 # (https://docs.aws.amazon.com/fsx/latest/LustreGuide/mount-fs-auto-mount-onreboot.html, mount.lustre(8)).
 MOUNT_OPTIONS: Final = ("flock", "noatime", "lazystatfs")
 
-# The API server gives these to each pod that says nothing of a node that is lost. Said here, a refresh finds what was
-# asked for (https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/#taint-based-evictions).
+# The tolerations that the API server adds to a pod without its own. With them in the spec, a refresh finds no change
+# (https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/#taint-based-evictions).
 OUTLIVES_ITS_NODE: Final[list[JsonObject]] = [
     {
         "key": f"node.kubernetes.io/{state}",

@@ -1,4 +1,4 @@
-"""The published manifests of the training operator, of Kubeflow Trainer and of JobSet, and the changes to them. Pure.
+"""The published manifests of the training operator, of Kubeflow Trainer and of JobSet, and the changes to them.
 
 Entry points: `training_operator` and `kubeflow_trainer`.
 

@@ -1,4 +1,4 @@
-"""The security context of the restricted profile, and network policies. Pure.
+"""The security context of the restricted profile, and network policies.
 
 `pod` and `container` return the fields that
 https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted requires. Each call returns a

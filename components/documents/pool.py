@@ -1,4 +1,4 @@
-"""The pool of worker nodes, and its two Karpenter objects. Pure: no Pulumi."""
+"""The pool of worker nodes, and its two Karpenter objects."""
 
 from __future__ import annotations
 

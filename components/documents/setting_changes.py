@@ -1,4 +1,4 @@
-"""Compare the fixed settings of a stack with the values of its first `up`. Pure."""
+"""Compare the fixed settings of a stack with the values of its first `up`."""
 
 from __future__ import annotations
 

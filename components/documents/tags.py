@@ -1,4 +1,4 @@
-"""Tags of a stack's AWS resources and of network interfaces that the VPC CNI leaves behind. Pure: no Pulumi."""
+"""Tags of a stack's AWS resources and of network interfaces that the VPC CNI leaves behind."""
 
 from __future__ import annotations
 

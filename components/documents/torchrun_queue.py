@@ -1,4 +1,4 @@
-"""The TorchrunQueue for a pool and its settings. Pure: no Pulumi.
+"""The TorchrunQueue for a pool and its settings.
 
 The names of its fields are those of crd/torchrunqueues.torchrun.ai.yaml; docs/torchrun-fields.md documents
 them.

@@ -1,4 +1,4 @@
-"""The user data of a pool's nodes, and the script that configures Lustre over EFA (experimental). Pure: no Pulumi.
+"""The user data of a pool's nodes, and the script that configures Lustre over EFA (experimental).
 
 Karpenter puts its own configuration first and merges ours into it (website/content/en/docs/concepts/nodeclasses.md,
 AL2023). A script runs after the container runtime is configured and before it starts, because `nodeadm-run.service`

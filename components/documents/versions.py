@@ -44,8 +44,8 @@ TRAINING_OPERATOR: Final = "v1.9.4"
 # The commit of this tag, which can move; the Go module of the release names the same as its origin.
 TRAINING_OPERATOR_COMMIT: Final = "4445c12aa62e4345b0c2c6ac9b215a70eca46ed7"
 TRAINING_OPERATOR_IMAGE: Final = "ghcr.io/kubeflow/training-v1/training-operator:v1-93c5489"
-# kubectl takes a directory of a repository in this form alone; a page's address (`/tree/v1.9.4/`) would be the default
-# branch (github.com/kubernetes-sigs/kustomize, examples/remoteBuild.md).
+# kubectl supports a directory of a repository only in this form. The address of its page (`/tree/v1.9.4/`) would select
+# the default branch (github.com/kubernetes-sigs/kustomize, examples/remoteBuild.md).
 TRAINING_OPERATOR_MANIFESTS: Final = f"https://github.com/kubeflow/training-operator//manifests/overlays/standalone?ref={TRAINING_OPERATOR_COMMIT}"
 
 # github.com/kubeflow/trainer v2.3.0, 2026-11-27. Its manifests/overlays/manager/kustomization.yaml names the image by

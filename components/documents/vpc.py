@@ -1,4 +1,4 @@
-"""The VPC as data: the CIDR blocks of its subnets, and its endpoints with their policies. Pure.
+"""The VPC as data: the CIDR blocks of its subnets, and its endpoints with their policies.
 
 A private network needs these interface endpoints
 (https://docs.aws.amazon.com/eks/latest/userguide/private-clusters.html and "Private Clusters" in
@@ -40,11 +40,11 @@ OTHERS: Final = {
     "kms": "programs that encrypt by themselves; S3 and EBS ask KMS on their own",
     "secretsmanager": "secrets of programs",
 }
-# These have gateway endpoints, and S3 has one always (https://docs.aws.amazon.com/vpc/latest/privatelink/gateway-html).
+# These have gateway endpoints, and S3 has one always (https://docs.aws.amazon.com/vpc/latest/privatelink/gateway-endpoints.html).
 GATEWAYS: Final = ("s3", "dynamodb")
 # Requests without a principal of the account that must be allowed, by service: actions and resources. Service accounts
 # assume their roles with a token only. Layers of ECR images and packages of Amazon Linux are read unsigned or with
-# signatures of AWS (https://docs.aws.amazon.com/AmazonECR/latest/userguide/vpc-html). Public data sets are
+# signatures of AWS (https://docs.aws.amazon.com/AmazonECR/latest/userguide/vpc-endpoints.html). Public data sets are
 # read unsigned.
 _OPEN: Final = {
     "sts": (("sts:AssumeRoleWithWebIdentity",), "arn:{partition}:iam::{account}:role/*"),
@@ -152,9 +152,9 @@ def subnets(cidr: str, zones: int) -> Layout:
     """
     network = ipaddress.IPv4Network(cidr)
     if not LARGEST_PREFIX <= network.prefixlen <= SMALLEST_VPC_PREFIX:
-        raise ValueError(f"{cidr} has a prefix of /{network.prefixlen}")
+        raise ValueError(f"{cidr}: the prefix must be /{LARGEST_PREFIX} to /{SMALLEST_VPC_PREFIX}")
     if zones not in ZONES:
-        raise ValueError(f"{zones} zones; 2 to 4 can be served")
+        raise ValueError(f"{zones} zones: the number must be 2, 3 or 4")
     extra = 3 if zones == ZONES[-1] else 2
     blocks = list(network.subnets(prefixlen_diff=extra))
     public = list(blocks[-1].subnets(prefixlen_diff=2))

@@ -1,4 +1,4 @@
-"""The kinds of objects that a drain reads, which of these objects it may delete, and which pods it ends first. Pure."""
+"""The kinds of objects that a drain reads, which of these objects it may delete, and which pods it ends first."""
 
 from __future__ import annotations
 

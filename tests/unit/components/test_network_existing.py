@@ -190,7 +190,7 @@ def cluster_issuer() -> pulumi.Output[str]:
 def test_without_system_nodes_there_is_no_role_for_them() -> None:
     def program() -> None:
         roles = NodeRoles("roles", NodeRolesArgs(prefix="mine", partition="aws", system=False, tags=TAGS))
-        with pytest.raises(LookupError, match="makes no system nodes"):
+        with pytest.raises(LookupError, match="has no system nodes"):
             _ = roles.system
 
     recorded = deploy(program)

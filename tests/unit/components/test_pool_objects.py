@@ -158,7 +158,7 @@ def test_a_b200_has_eight_efa_and_up_to_eight_interfaces_for_ip() -> None:
 
 @pytest.mark.parametrize(("interfaces", "policy"), [(0, "ip"), (4, "none"), (4, "most")])
 def test_a_layout_that_does_not_exist_is_refused(interfaces: int, policy: str) -> None:
-    with pytest.raises(ValueError, match="no EFA layout"):
+    with pytest.raises(ValueError, match="must be at least 1"):
         efa.layout(interfaces, policy)
 
 

@@ -105,7 +105,7 @@ def test_existing_file_system_is_read() -> None:
             {"deploymentType": "PERSISTENT_1", "storageType": "HDD", "efa": True},
             "lustre.efa: true: PERSISTENT_1 on HDD has no EFA",
         ),
-        ({"storageType": "HDD"}, "lustre.storageType: HDD: PERSISTENT_2 is on SSD alone"),
+        ({"storageType": "HDD"}, "lustre.storageType: HDD: PERSISTENT_2 is available only on SSD"),
         ({"storageType": "NVME"}, "lustre.storageType: 'NVME' is not known"),
         (
             {"deploymentType": "PERSISTENT_1", "storageType": "HDD", "throughput": 50},
@@ -113,18 +113,18 @@ def test_existing_file_system_is_read() -> None:
         ),
         (
             {"deploymentType": "PERSISTENT_1", "storageType": "HDD", "throughput": 40, "capacityGiB": 2400},
-            "lustre.capacityGiB: 2400: HDD with 40 MB/s per TiB does not come in it; it must be a multiple of 1800 GiB,"
+            "lustre.capacityGiB: 2400: HDD with 40 MB/s per TiB does not offer it; it must be a multiple of 1800 GiB,"
             " such as 1800 or 3600",
         ),
         (
             {"driveCache": "READ"},
-            "lustre.driveCache: READ: SSD needs none; it must be NONE, or storageType HDD",
+            "lustre.driveCache: READ: SSD has no drive cache; it must be NONE, or storageType HDD",
         ),
         ({"metadataIops": 2000}, "lustre.metadataIops: 2000: FSx does not offer it; it must be 1500, 3000"),
         ({"metadataIops": 204000}, "or a multiple of 12000 up to 192000"),
         (
             {"deploymentType": "SCRATCH_2", "metadataIops": 1500},
-            "lustre.metadataIops: 1500: SCRATCH_2 provisions none; it must be 0, or deploymentType PERSISTENT_2",
+            "lustre.metadataIops: 1500: SCRATCH_2 has no such setting; it must be 0, or deploymentType PERSISTENT_2",
         ),
         ({"zone": "us-west-2d"}, "lustre.zone: 'us-west-2d' has no subnets here"),
         ({"zone": "us-west-2a"}, "lustre.zone: is 'us-west-2a', but pools are in us-west-2b"),
