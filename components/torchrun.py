@@ -153,9 +153,7 @@ def read_documents(*files: str) -> list[dict[str, Any]]:
             found += [each for each in yaml.safe_load_all(text) if each]
         except (OSError, yaml.YAMLError) as error:
             reason = " ".join(str(error).split())
-            raise pulumi.RunError(
-                f"{name}: can't be read; run `make manifests`: {reason}"
-            ) from None
+            raise pulumi.RunError(f"{name}: can't be read; run `make manifests`: {reason}") from None
     return found
 
 
