@@ -299,7 +299,7 @@ class Cluster(AnyCluster):
                 opts=pulumi.ResourceOptions(parent=self, depends_on=[entry]),
             )
             result += [entry, association]
-        self.worker_access = aws.eks.AccessEntry(
+        workers = aws.eks.AccessEntry(
             f"{name}-workers",
             cluster_name=args.name,
             principal_arn=args.worker_role.arn,
@@ -307,7 +307,7 @@ class Cluster(AnyCluster):
             tags=args.tags,
             opts=after_cluster,
         )
-        return [*result, self.worker_access]
+        return [*result, workers]
 
     def _private_access(self, name: str) -> list[pulumi.Resource]:
         """Create the rules for the private endpoint: EKS's security group only admits nodes.

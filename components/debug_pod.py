@@ -40,7 +40,7 @@ class DebugPod(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: DebugPodArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:training:DebugPod", name, None, opts)
-        self.pods = k8s.apps.v1.StatefulSet(
+        k8s.apps.v1.StatefulSet(
             NAME,
             metadata={
                 "name": NAME,
@@ -58,7 +58,6 @@ class DebugPod(pulumi.ComponentResource):
             },
             opts=pulumi.ResourceOptions(parent=self, depends_on=args.after),
         )
-        """The StatefulSet of the pod."""
         k8s.networking.v1.NetworkPolicy(
             NAME,
             metadata={"name": NAME, "namespace": names.TRAINING_NAMESPACE},

@@ -134,8 +134,6 @@ class ServiceAccounts(pulumi.ComponentResource):
     ) -> None:
         super().__init__("trainyard:identity:ServiceAccounts", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
-        self.objects: list[pulumi.Resource] = []
-        """The service accounts."""
         for account in args.accounts:
             identity = Identity(
                 f"{args.prefix}-{account.name}",
@@ -149,7 +147,7 @@ class ServiceAccounts(pulumi.ComponentResource):
                 ),
                 child,
             )
-            made = k8s.core.v1.ServiceAccount(
+            k8s.core.v1.ServiceAccount(
                 f"{account.namespace}-{account.name}",
                 metadata={
                     "name": account.name,
@@ -159,7 +157,6 @@ class ServiceAccounts(pulumi.ComponentResource):
                 automount_service_account_token=False,
                 opts=pulumi.ResourceOptions(parent=self, depends_on=[*args.after, *identity.granted]),
             )
-            self.objects.append(made)
         self.register_outputs({"accounts": [account.name for account in args.accounts]})
 
 

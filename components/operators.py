@@ -78,8 +78,6 @@ class Operators(pulumi.ComponentResource):
             changed = published.training_operator(manifests, args.image, arguments=arguments, kinds=kinds)
         by_kind = _register(self, OPERATOR, changed, args.after)
         identity.without_token(OPERATOR_NAMESPACE, self, by_kind["Namespace"])
-        self.training_operator = by_kind["Deployment"]
-        """The operator's Deployment."""
         self.register_outputs({"kinds": list(kinds)})
 
 

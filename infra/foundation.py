@@ -133,9 +133,7 @@ def _network(
         return _existing_network(settings, wanted.existing, logs, tags, opts)
     services = wanted.interface_endpoints
     if wanted.private:
-        services = private_endpoints(
-            file_system=settings.storage.lustre is not None, load_balancers=False, more=services
-        )
+        services = private_endpoints(file_system=settings.storage.lustre is not None, more=services)
     return Network(
         settings.prefix,
         NetworkArgs(

@@ -133,9 +133,6 @@ def keeps_backups(deployment: str) -> bool:
 JsonObject = dict[str, Any]
 
 DRIVER: Final = "fsx.csi.aws.com"
-# The NodePool adds it to a node, and the driver's pod on the node removes it
-# (https://github.com/kubernetes-sigs/aws-fsx-csi-driver, docs/install.md).
-STARTUP_TAINT: Final[JsonObject] = {"key": f"{DRIVER}/agent-not-ready", "effect": "NoExecute"}
 # flock: locks are valid across nodes; noatime: reads cause no writes; lazystatfs: `df` works without a server
 # (https://docs.aws.amazon.com/fsx/latest/LustreGuide/mount-fs-auto-mount-onreboot.html, mount.lustre(8)).
 MOUNT_OPTIONS: Final = ("flock", "noatime", "lazystatfs")

@@ -48,7 +48,7 @@ BLOCK_GRACE_SECONDS: Final = 540
 # Their instances are parts of UltraServers (https://aws.amazon.com/ec2/ultraservers).
 ULTRASERVER_FAMILIES: Final = ("p6e-gb200", "p6e-gb300", "trn2u")
 
-# The FSx CSI driver removes it when it can mount on the node
+# The NodePool adds it to a node, and the FSx CSI driver removes it when it can mount on the node
 # (https://github.com/kubernetes-sigs/aws-fsx-csi-driver/blob/master/docs/install.md).
 LUSTRE_STARTUP_TAINT: Final = {"key": "fsx.csi.aws.com/agent-not-ready", "effect": "NoExecute"}
 

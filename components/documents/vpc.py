@@ -33,9 +33,9 @@ EKS_NODES: Final = {
     "sts": "roles of service accounts",
 }
 FILE_SYSTEM: Final = {"fsx": "the FSx CSI driver's controller; mounts themselves need no endpoint"}
-LOAD_BALANCERS: Final = {"elasticloadbalancing": "Services of type LoadBalancer, Ingresses"}
 # The stack does not need these; they are for users' workloads.
 OTHERS: Final = {
+    "elasticloadbalancing": "Services of type LoadBalancer, Ingresses",
     "autoscaling": "Cluster Autoscaler",
     "kms": "programs that encrypt by themselves; S3 and EBS ask KMS on their own",
     "secretsmanager": "secrets of programs",
@@ -50,26 +50,19 @@ _OPEN: Final = {
     "sts": (("sts:AssumeRoleWithWebIdentity",), "arn:{partition}:iam::{account}:role/*"),
     "s3": (("s3:GetObject", "s3:ListBucket"), "*"),
 }
-KNOWN: Final = {**EKS_NODES, **FILE_SYSTEM, **LOAD_BALANCERS, **OTHERS}
+KNOWN: Final = {**EKS_NODES, **FILE_SYSTEM, **OTHERS}
 
 
-def private_endpoints(
-    *, file_system: bool, load_balancers: bool, more: tuple[str, ...] = ()
-) -> tuple[str, ...]:
+def private_endpoints(*, file_system: bool, more: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the sorted interface endpoints of a network without internet access. `more` are those of the settings.
 
     A service in `more` replaces the same service under its short name.
 
     An interface endpoint costs about 0.01 USD per hour and zone (https://aws.amazon.com/privatelink/pricing/).
     """
-    wanted = (
-        *EKS_NODES,
-        *(FILE_SYSTEM if file_system else ()),
-        *(LOAD_BALANCERS if load_balancers else ()),
-        *more,
-    )
+    services = (*EKS_NODES, *(FILE_SYSTEM if file_system else ()), *more)
     # Two endpoints of one service can't both have its private DNS name.
-    return tuple(sorted({short_name(service): service for service in wanted}.values()))
+    return tuple(sorted({short_name(service): service for service in services}.values()))
 
 
 def full_name(service: str) -> tuple[str, str] | None:

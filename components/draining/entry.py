@@ -12,7 +12,6 @@ from .account_api import Account
 from .cluster_api import connect
 from .kinds import Scope
 
-DRAIN: Final = "drain"
 REMAINS: Final = "remains"
 
 

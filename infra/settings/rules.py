@@ -223,9 +223,7 @@ def _endpoints(network: Network, storage: Storage) -> int:
     if not network.private:
         return len(network.interface_endpoints)
     return len(
-        vpc.private_endpoints(
-            file_system=storage.lustre is not None, load_balancers=False, more=network.interface_endpoints
-        )
+        vpc.private_endpoints(file_system=storage.lustre is not None, more=network.interface_endpoints)
     )
 
 

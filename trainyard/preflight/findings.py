@@ -72,6 +72,5 @@ def required_endpoints(settings: Settings) -> tuple[str, ...]:
 def _needed_endpoints(settings: Settings) -> tuple[str, ...]:
     return private_endpoints(
         file_system=settings.storage.lustre is not None,
-        load_balancers=False,
         more=settings.network.interface_endpoints,
     )

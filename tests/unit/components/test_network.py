@@ -259,11 +259,11 @@ def test_every_rule_is_identifiable_by_tags(made: All) -> None:
 
 
 def test_a_network_without_a_way_out_reaches_what_eks_and_karpenter_need() -> None:
-    always = private_endpoints(file_system=False, load_balancers=False)
+    always = private_endpoints(file_system=False)
     assert {"ec2", "ecr.api", "ecr.dkr", "eks", "eks-auth", "logs", "sqs", "ssm", "sts"} <= set(always)
     assert {"fsx", "elasticloadbalancing", "s3", "iam"}.isdisjoint(always)
-    more = private_endpoints(file_system=True, load_balancers=True, more=("kms",))
-    assert set(more) - set(always) == {"fsx", "elasticloadbalancing", "kms"}
+    more = private_endpoints(file_system=True, more=("kms",))
+    assert set(more) - set(always) == {"fsx", "kms"}
     assert all(KNOWN[name] for name in always), "each has its reason"
 
 

@@ -146,7 +146,7 @@ def test_full_endpoint_name_replaces_the_short_one() -> None:
     }
     network = settings(with_(config)).network
     assert network.interface_endpoints == full
-    made = private_endpoints(file_system=False, load_balancers=False, more=network.interface_endpoints)
+    made = private_endpoints(file_system=False, more=network.interface_endpoints)
     assert "ecr.api" not in made
     assert set(full) < set(made)
     names = [service_name("us-west-2", service) for service in made]
@@ -208,9 +208,7 @@ def test_endpoint_and_lustre_addresses_count_per_zone() -> None:
     machines = {"small (4 x g5.12xlarge, 15 each)": 60}
     assert zones["us-west-2b"] == {**machines, **always, "file system": 6}
     private = taken({"private": True}, images={"mirror": "registry.example"}, storage=lustre)
-    assert private["us-west-2a"]["endpoints"] == len(
-        private_endpoints(file_system=True, load_balancers=False)
-    )
+    assert private["us-west-2a"]["endpoints"] == len(private_endpoints(file_system=True))
     assert "endpoints" not in taken({})["us-west-2a"]
 
 

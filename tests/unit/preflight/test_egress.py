@@ -135,7 +135,7 @@ def interface(existing: ExistingVpc, service: str, group: str, *, private_dns: b
     )
 
 
-NEEDED = private_endpoints(file_system=False, load_balancers=False)
+NEEDED = private_endpoints(file_system=False)
 
 
 def test_isolated_vpc_needs_an_endpoint_per_service(cloud: Cloud) -> None:
