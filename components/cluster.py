@@ -16,7 +16,7 @@ from trainyard.k8s import names
 from . import encryption
 from .documents import versions
 from .documents.eks import AGENT, SYSTEM_NODE_TYPE, VALUES, VOLUME_GIB, cni_values, kubeconfig
-from .documents.iam import control_plane_group
+from .documents.iam import control_plane_group, issuer_of
 from .documents.karpenter_iam import CNI_POLICY, CNI_SERVICE_ACCOUNT
 from .documents.tags import named
 from .identity import Identity, IdentityArgs
@@ -232,7 +232,6 @@ class Cluster(AnyCluster):
                 namespace="kube-system",
                 service_account=CNI_SERVICE_ACCOUNT,
                 oidc_provider_arn=self.oidc_provider_arn,
-                oidc_issuer=self.oidc_issuer,
                 policies={},
                 managed={CNI_POLICY: f"arn:{args.partition}:iam::aws:policy/{CNI_POLICY}"},
                 tags=args.tags,
@@ -396,8 +395,6 @@ class ExistingClusterArgs:
     certificate_authority: str
     """The certificate authority of the API server, in base64."""
     oidc_provider_arn: str
-    oidc_issuer: str
-    """The issuer, with or without https://."""
     security_group_id: str
     """The security group that EKS created for the cluster."""
     worker_role_arn: pulumi.Input[str]
@@ -429,7 +426,7 @@ class ExistingCluster(AnyCluster):
             )
         )
         self.oidc_provider_arn = pulumi.Output.from_input(args.oidc_provider_arn)
-        self.oidc_issuer = pulumi.Output.from_input(args.oidc_issuer.removeprefix("https://"))
+        self.oidc_issuer = pulumi.Output.from_input(issuer_of(args.oidc_provider_arn))
         self.group_id = pulumi.Output.from_input(args.security_group_id)
         self.security_group_id = args.security_group_id
         self.access = [

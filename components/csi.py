@@ -36,7 +36,6 @@ class CsiArgs:
     key_arn: pulumi.Input[str]
     """The key that encrypts volumes."""
     oidc_provider_arn: pulumi.Input[str]
-    oidc_issuer: pulumi.Input[str]
     lustre: bool
     """Whether the component also creates the driver for FSx for Lustre."""
     addon_versions: Mapping[str, str]
@@ -70,7 +69,6 @@ class Csi(pulumi.ComponentResource):
                 namespace=NAMESPACE,
                 service_account=EBS_SERVICE_ACCOUNT,
                 oidc_provider_arn=args.oidc_provider_arn,
-                oidc_issuer=args.oidc_issuer,
                 policies=self._policies(),
                 tags=args.tags,
             ),

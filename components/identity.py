@@ -23,7 +23,6 @@ class IdentityArgs:
     service_account: str
     """The name of the service account."""
     oidc_provider_arn: pulumi.Input[str]
-    oidc_issuer: pulumi.Input[str]
     policies: Mapping[str, pulumi.Input[str]]
     """Policy documents as JSON, by short name. Each becomes a managed policy."""
     managed: Mapping[str, str] = field(default_factory=dict)
@@ -50,11 +49,10 @@ class Identity(pulumi.ComponentResource):
         super().__init__("trainyard:identity:Identity", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
 
-        def trust(resolved: Mapping[str, str]) -> str:
+        def trust(provider_arn: str) -> str:
             return json.dumps(
                 iam.service_account_trust(
-                    provider_arn=resolved["provider"],
-                    issuer=resolved["issuer"],
+                    provider_arn=provider_arn,
                     namespace=args.namespace,
                     service_account=args.service_account,
                 )
@@ -63,9 +61,7 @@ class Identity(pulumi.ComponentResource):
         role = aws.iam.Role(
             name,
             description=f"Service account {args.namespace}/{args.service_account}",
-            assume_role_policy=pulumi.Output.all(
-                provider=args.oidc_provider_arn, issuer=args.oidc_issuer
-            ).apply(trust),
+            assume_role_policy=pulumi.Output.from_input(args.oidc_provider_arn).apply(trust),
             tags=args.tags,
             opts=child,
         )
@@ -114,7 +110,6 @@ class ServiceAccountsArgs:
     accounts: tuple[BucketAccess, ...]
     """The service accounts and their access."""
     oidc_provider_arn: pulumi.Input[str]
-    oidc_issuer: pulumi.Input[str]
     after: list[pulumi.Resource]
     """Resources that must exist first, among them the namespaces of the accounts."""
     tags: dict[str, str]
@@ -141,7 +136,6 @@ class ServiceAccounts(pulumi.ComponentResource):
                     namespace=account.namespace,
                     service_account=account.name,
                     oidc_provider_arn=args.oidc_provider_arn,
-                    oidc_issuer=args.oidc_issuer,
                     policies={"bucket": _policy(account), **account.more},
                     tags=args.tags,
                 ),

@@ -31,7 +31,6 @@ class KarpenterArgs:
     node_role_arn: pulumi.Input[str]
     """The role of nodes, which Karpenter may pass to EC2."""
     oidc_provider_arn: pulumi.Input[str]
-    oidc_issuer: pulumi.Input[str]
     chart: str = versions.KARPENTER_CHART
     """The controller's chart: an OCI address, or a directory."""
     crd_chart: str = versions.KARPENTER_CRD_CHART
@@ -85,7 +84,6 @@ class Karpenter(pulumi.ComponentResource):
                 namespace=KARPENTER_NAMESPACE,
                 service_account=SERVICE_ACCOUNT,
                 oidc_provider_arn=args.oidc_provider_arn,
-                oidc_issuer=args.oidc_issuer,
                 policies=self._policies(queue),
                 tags=args.tags,
             ),

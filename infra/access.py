@@ -47,7 +47,6 @@ def trainer_identity(
             namespace=names.TRAINING_NAMESPACE,
             service_account=names.TRAINER_SERVICE_ACCOUNT,
             oidc_provider_arn=base.cluster.oidc_provider_arn,
-            oidc_issuer=base.cluster.oidc_issuer,
             policies={
                 "models": policy,
                 **_workspaces(
@@ -88,7 +87,6 @@ def service_accounts(
             prefix=settings.prefix,
             accounts=accounts,
             oidc_provider_arn=base.cluster.oidc_provider_arn,
-            oidc_issuer=base.cluster.oidc_issuer,
             after=after,
             tags=tags,
         ),

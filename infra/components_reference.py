@@ -36,7 +36,6 @@ COMMON: Final = {
     "model_uri": "Where models are stored, such as s3://bucket/models.",
     "mounts": "The directories of volumes in pods, by claim.",
     "node_role_arn": "The ARN of any role of the account. Account and partition are read from it.",
-    "oidc_issuer": "The issuer of the cluster's OIDC provider.",
     "oidc_provider_arn": "The OIDC provider of the cluster in IAM.",
     "owner": "Partition and account: only principals of this account may use the endpoints. None for a shared VPC.",
     "partition": "The partition of the region: aws, aws-cn or aws-us-gov.",

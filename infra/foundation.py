@@ -94,7 +94,6 @@ def build(
                 endpoint=given.endpoint,
                 certificate_authority=given.certificate_authority,
                 oidc_provider_arn=given.oidc_provider_arn,
-                oidc_issuer=given.oidc_issuer,
                 security_group_id=given.security_group_id,
                 worker_role_arn=roles.worker.arn,
                 profile=settings.provider.profile,

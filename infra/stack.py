@@ -335,7 +335,6 @@ def _karpenter(
             region=settings.region,
             node_role_arn=base.roles.worker.arn,
             oidc_provider_arn=base.cluster.oidc_provider_arn,
-            oidc_issuer=base.cluster.oidc_issuer,
             chart=settings.sources.karpenter_chart,
             crd_chart=settings.sources.karpenter_crd_chart,
             version=settings.sources.karpenter_version,

@@ -134,7 +134,6 @@ def volumes(
                 node_role_arn=base.roles.worker.arn,
                 key_arn=base.keys.data_key_arn,
                 oidc_provider_arn=base.cluster.oidc_provider_arn,
-                oidc_issuer=base.cluster.oidc_issuer,
                 lustre=lustre is not None,
                 addon_versions=settings.cluster.addon_versions,
                 after=base.alive,

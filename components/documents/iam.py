@@ -53,16 +53,18 @@ def service_trust(service: str) -> JsonObject:
     return document({"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": service}})
 
 
-def service_account_trust(
-    *, provider_arn: str, issuer: str, namespace: str, service_account: str
-) -> JsonObject:
+def issuer_of(provider_arn: str) -> str:
+    """Return the issuer, without https://, in the ARN of an OIDC provider."""
+    return provider_arn.partition(":oidc-provider/")[2]
+
+
+def service_account_trust(*, provider_arn: str, namespace: str, service_account: str) -> JsonObject:
     """Return the trust policy for one Kubernetes service account (IAM roles for service accounts).
 
     It compares the subject and the audience for equality
-    (https://docs.aws.amazon.com/eks/latest/userguide/associate-service-account-role.html). `issuer` may start with
-    https://.
+    (https://docs.aws.amazon.com/eks/latest/userguide/associate-service-account-role.html).
     """
-    host = issuer.removeprefix("https://")
+    issuer = issuer_of(provider_arn)
     return document(
         {
             "Sid": "AllowOneServiceAccount",
@@ -71,8 +73,8 @@ def service_account_trust(
             "Principal": {"Federated": provider_arn},
             "Condition": {
                 "StringEquals": {
-                    f"{host}:sub": f"system:serviceaccount:{namespace}:{service_account}",
-                    f"{host}:aud": "sts.amazonaws.com",
+                    f"{issuer}:sub": f"system:serviceaccount:{namespace}:{service_account}",
+                    f"{issuer}:aud": "sts.amazonaws.com",
                 }
             },
         }

@@ -82,7 +82,6 @@ kubernetes = k8s.Provider(
 in_both = ResourceOptions(providers=[provider, kubernetes])
 # What must exist as long as anything runs in the cluster.
 alive = [*before_nodes, *cluster.access, *cluster.ready]
-issuer = {"oidc_provider_arn": cluster.oidc_provider_arn, "oidc_issuer": cluster.oidc_issuer}
 karpenter = Karpenter(
     "karpenter",
     KarpenterArgs(
@@ -90,10 +89,10 @@ karpenter = Karpenter(
         prefix=name,
         region=region,
         node_role_arn=roles.worker.arn,
+        oidc_provider_arn=cluster.oidc_provider_arn,
         after=alive,
         tags=tags,
         **charts,
-        **issuer,
     ),
     in_both,
 )
@@ -123,7 +122,13 @@ aws.s3.BucketPolicy("datasets", bucket=datasets.id, policy=tls_only, opts=in_acc
 reader = BucketAccess(name="dataset-reader", namespace="default", bucket_arn=datasets.arn)
 ServiceAccounts(
     "accounts",
-    ServiceAccountsArgs(prefix=name, accounts=(reader,), after=alive, tags=tags, **issuer),
+    ServiceAccountsArgs(
+        prefix=name,
+        accounts=(reader,),
+        oidc_provider_arn=cluster.oidc_provider_arn,
+        after=alive,
+        tags=tags,
+    ),
     in_both,
 )
 

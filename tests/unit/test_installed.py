@@ -27,9 +27,13 @@ from pulumi.runtime import mocks, set_all_config
 
 class Mocks(pulumi.runtime.Mocks):
     def new_resource(self, args):
-        arn = {"arn": f"arn:aws:iam::123456789012:role/{args.name}", "kubeconfigJson": "{}", "oidcIssuer": "oidc.test"}
+        outputs = {
+            "arn": f"arn:aws:iam::123456789012:role/{args.name}",
+            "kubeconfigJson": "{}",
+            "oidcProviderArn": "arn:aws:iam::123456789012:oidc-provider/oidc.test",
+        }
         print(args.typ, args.name)
-        return f"{args.name}-id", {**args.inputs, **arn}
+        return f"{args.name}-id", {**args.inputs, **outputs}
 
     def call(self, args):
         return {"version": "v1"}

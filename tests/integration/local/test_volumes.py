@@ -64,7 +64,6 @@ csi = Csi(
         node_role_arn=given["role"],
         key_arn=key.arn,
         oidc_provider_arn=given["provider"],
-        oidc_issuer=given["issuer"],
         lustre=True,
         addon_versions={},
         after=[],
@@ -145,7 +144,6 @@ class Site:
             "group": network["clusterSecurityGroupId"],
             "role": role,
             "provider": provider["OpenIDConnectProviderArn"],
-            "issuer": issuer,
             "image": IMAGE,
         }
         self.program = Program(cloud, directory / "volumes", PROGRAM)

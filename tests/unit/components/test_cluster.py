@@ -255,7 +255,6 @@ def deploy_karpenter(**more: Any) -> Recorded:
         "region": "us-west-2",
         "node_role_arn": f"arn:aws:iam::{ACCOUNT}:role/worker",
         "oidc_provider_arn": f"arn:aws:iam::{ACCOUNT}:oidc-provider/oidc.example/id/AB",
-        "oidc_issuer": "oidc.example/id/AB",
         "chart": "oci://public.ecr.aws/karpenter/karpenter",
         "crd_chart": "oci://public.ecr.aws/karpenter/karpenter-crd",
         "version": "1.14.1",

@@ -77,10 +77,10 @@ def test_a_range_that_does_not_fit_is_refused(block: str, zones: int) -> None:
         vpc.subnets(block, zones)
 
 
-def test_a_role_is_for_exactly_one_service_account_and_audience() -> None:
+@pytest.mark.parametrize("partition", ["aws", "aws-cn", "aws-us-gov"])
+def test_a_role_is_for_exactly_one_service_account_and_audience(partition: str) -> None:
     (statement,) = iam.service_account_trust(
-        provider_arn="arn:p",
-        issuer="https://oidc.example/id/AB",
+        provider_arn=f"arn:{partition}:iam::123456789012:oidc-provider/oidc.example/id/AB",
         namespace="training",
         service_account="trainer",
     )["Statement"]

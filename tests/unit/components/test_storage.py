@@ -30,7 +30,6 @@ def drivers(lustre: bool) -> Recorded:
         node_role_arn=f"arn:aws:iam::{ACCOUNT}:role/nodes",
         key_arn=KEY,
         oidc_provider_arn=f"arn:aws:iam::{ACCOUNT}:oidc-provider/issuer",
-        oidc_issuer="issuer",
         lustre=lustre,
         addon_versions={"aws-ebs-csi-driver": "v1.55.0-eksbuild.1"},
         after=[],

@@ -49,9 +49,7 @@ class Run:
 def run_of(**change: Any) -> Run:
     """Register only the trainer's identity."""
     found = read("test", with_(change), NOW)
-    cluster = SimpleNamespace(
-        oidc_provider_arn="arn:aws:iam::123456789012:oidc-provider/id", oidc_issuer="id"
-    )
+    cluster = SimpleNamespace(oidc_provider_arn="arn:aws:iam::123456789012:oidc-provider/id")
     keys = SimpleNamespace(data_key_arn="arn:aws:kms:::key/data")
     base = cast(Foundation, SimpleNamespace(partition="aws", keys=keys, cluster=cluster))
 

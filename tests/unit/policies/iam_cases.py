@@ -29,9 +29,7 @@ IN_REGION = {"StringEquals": {"aws:RequestedRegion": "us-west-2"}}
 
 
 def role_of(namespace: str, account: str, name: str = "role") -> Resource:
-    trust = iam.service_account_trust(
-        provider_arn=PROVIDER, issuer=ISSUER, namespace=namespace, service_account=account
-    )
+    trust = iam.service_account_trust(provider_arn=PROVIDER, namespace=namespace, service_account=account)
     return made(ROLE, name, assumeRolePolicy=document(*trust["Statement"]))
 
 
