@@ -15,6 +15,7 @@ from trainyard.k8s import names
 
 from . import encryption
 from .documents import versions
+from .documents.account import Account
 from .documents.eks import AGENT, SYSTEM_NODE_TYPE, VALUES, VOLUME_GIB, cni_values, kubeconfig
 from .documents.iam import control_plane_group, issuer_of
 from .documents.karpenter_iam import CNI_POLICY, CNI_SERVICE_ACCOUNT
@@ -63,7 +64,7 @@ class ClusterArgs:
     """The cluster's name."""
     version: str = versions.KUBERNETES
     """The Kubernetes version, such as 1.35."""
-    partition: str = "aws"
+    account: Account
     vpc_id: pulumi.Input[str]
     private_subnet_ids: list[pulumi.Output[str]]
     """The subnets of the control plane and of the system nodes, in at least two zones."""
@@ -233,7 +234,7 @@ class Cluster(AnyCluster):
                 service_account=CNI_SERVICE_ACCOUNT,
                 oidc_provider_arn=self.oidc_provider_arn,
                 policies={},
-                managed={CNI_POLICY: f"arn:{args.partition}:iam::aws:policy/{CNI_POLICY}"},
+                managed={CNI_POLICY: f"arn:{args.account.partition}:iam::aws:policy/{CNI_POLICY}"},
                 tags=args.tags,
             ),
             self._child,
@@ -293,7 +294,7 @@ class Cluster(AnyCluster):
                 f"{name}-{who}",
                 cluster_name=args.name,
                 principal_arn=entry.principal_arn,
-                policy_arn=f"arn:{args.partition}:eks::aws:{ADMIN_POLICY}",
+                policy_arn=f"arn:{args.account.partition}:eks::aws:{ADMIN_POLICY}",
                 access_scope={"type": "cluster"},
                 opts=pulumi.ResourceOptions(parent=self, depends_on=[entry]),
             )

@@ -13,6 +13,7 @@ import pulumi_kubernetes as k8s
 
 from .cluster import addon
 from .documents import iam
+from .documents.account import Account
 from .identity import Identity, IdentityArgs
 
 EBS_ADDON: Final = "aws-ebs-csi-driver"
@@ -31,8 +32,7 @@ class CsiArgs:
     cluster: str
     kubernetes: pulumi.Input[str]
     """The Kubernetes version, for the default versions of the add-ons."""
-    region: str
-    node_role_arn: pulumi.Input[str]
+    account: Account
     key_arn: pulumi.Input[str]
     """The key that encrypts volumes."""
     oidc_provider_arn: pulumi.Input[str]
@@ -91,21 +91,14 @@ class Csi(pulumi.ComponentResource):
         self.register_outputs({})
 
     def _policies(self) -> dict[str, pulumi.Input[str]]:
-        args = self._args
-
-        def volumes(arn: str) -> str:
-            account, partition = iam.account_of(arn), iam.partition_of(arn)
-            return json.dumps(
-                iam.volumes(partition=partition, region=args.region, account=account, cluster=args.cluster)
-            )
-
-        def key(arn: str) -> str:
-            return json.dumps(iam.volume_key(region=args.region, key_arn=arn))
-
-        return {
-            "volumes": pulumi.Output.from_input(args.node_role_arn).apply(volumes),
-            "key": pulumi.Output.from_input(args.key_arn).apply(key),
-        }
+        args, account = self._args, self._args.account
+        volumes = iam.volumes(
+            partition=account.partition, region=account.region, account=account.id, cluster=args.cluster
+        )
+        key = pulumi.Output.from_input(args.key_arn).apply(
+            lambda arn: json.dumps(iam.volume_key(region=account.region, key_arn=arn))
+        )
+        return {"volumes": json.dumps(volumes), "key": key}
 
     def _addon(self, name: str, after: list[pulumi.Resource], **more: Any) -> aws.eks.Addon:
         args = self._args

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 import pulumi
 import pulumi_aws as aws
 
 from .documents import iam
+from .documents.account import Account
 from .documents.tags import named
 
 
@@ -19,9 +19,7 @@ class EncryptionArgs:
     """The keys of a stack."""
 
     cluster: str
-    region: str
-    principal_arn: pulumi.Input[str]
-    """The ARN of any role of the account. The key policies take account and partition from it."""
+    account: Account
     deletion_window_days: int = 30
     """The days in which a deleted key can be restored, 7 to 30."""
     protect: bool = True
@@ -58,18 +56,15 @@ class Encryption(pulumi.ComponentResource):
         self.register_outputs({"secretsKeyArn": self.secrets_key_arn, "dataKeyArn": self.data_key_arn})
 
     def _key(self, name: str, purpose: str, log_groups: tuple[str, ...] = ()) -> pulumi.Output[str]:
-        args = self._args
-
-        def policy(arn: str) -> str:
-            account, partition = iam.account_of(arn), iam.partition_of(arn)
-            if not log_groups:
-                return json.dumps(iam.key_policy(account=account, partition=partition))
-            return json.dumps(
-                iam.logs_key_policy(
-                    account=account, partition=partition, region=args.region, log_groups=log_groups
-                )
+        args, account = self._args, self._args.account
+        policy = iam.key_policy(account=account.id, partition=account.partition)
+        if log_groups:
+            policy = iam.logs_key_policy(
+                account=account.id,
+                partition=account.partition,
+                region=account.region,
+                log_groups=log_groups,
             )
-
         # Logs are deleted with the stack.
         kept = pulumi.ResourceOptions(parent=self, protect=args.protect and not log_groups)
         key = aws.kms.Key(
@@ -77,7 +72,7 @@ class Encryption(pulumi.ComponentResource):
             description=f"{purpose} of {args.cluster}",
             enable_key_rotation=True,
             deletion_window_in_days=args.deletion_window_days,
-            policy=_bare(args.principal_arn).apply(policy),
+            policy=json.dumps(policy),
             tags=named(args.tags, name),
             opts=kept,
         )
@@ -89,15 +84,6 @@ class Encryption(pulumi.ComponentResource):
         )
         arn: pulumi.Output[str] = key.arn
         return arn
-
-
-def _bare(arn: pulumi.Input[str]) -> pulumi.Output[str]:
-    """Return the value without its dependencies: a key needs the account's id, and outlives the role in the ARN."""
-    output = pulumi.Output.from_input(arn)
-    nothing: set[pulumi.Resource] = set()
-    # None while the value is not known.
-    value = cast(Awaitable[str], output.future())
-    return pulumi.Output(nothing, value, output.is_known(), output.is_secret())
 
 
 # The principal that launches an instance needs the key for its volumes. Without access, EC2 terminates the instance at

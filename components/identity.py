@@ -11,6 +11,7 @@ import pulumi_aws as aws
 import pulumi_kubernetes as k8s
 
 from .documents import iam
+from .documents.account import Account
 from .documents.karpenter_iam import CNI_POLICY, NODE_ROLE_POLICIES
 
 
@@ -188,7 +189,7 @@ class NodeRolesArgs:
     """The roles of nodes."""
 
     prefix: str
-    partition: str = "aws"
+    account: Account
     system: bool = True
     """Whether there is a role for system nodes."""
     instance_profile: bool = False
@@ -264,7 +265,7 @@ class NodeRoles(pulumi.ComponentResource):
                 aws.iam.RolePolicyAttachment(
                     f"{name}-{policy}",
                     role=role.name,
-                    policy_arn=f"arn:{self._args.partition}:iam::aws:policy/{policy}",
+                    policy_arn=f"arn:{self._args.account.partition}:iam::aws:policy/{policy}",
                     opts=child,
                 )
             )

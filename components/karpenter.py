@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +13,8 @@ import pulumi_kubernetes as k8s
 from trainyard.k8s.names import KARPENTER_NAMESPACE
 
 from . import encryption
-from .documents import iam, karpenter_iam, versions
+from .documents import karpenter_iam, versions
+from .documents.account import Account
 from .identity import Identity, IdentityArgs
 
 SERVICE_ACCOUNT = "karpenter"
@@ -27,7 +27,7 @@ class KarpenterArgs:
     cluster: str
     prefix: str
     """The name of the queue, and the prefix of the names of the role and the rules."""
-    region: str
+    account: Account
     node_role_arn: pulumi.Input[str]
     """The role of nodes, which Karpenter may pass to EC2."""
     oidc_provider_arn: pulumi.Input[str]
@@ -173,19 +173,19 @@ class Karpenter(pulumi.ComponentResource):
         return targets
 
     def _policies(self, queue: aws.sqs.Queue) -> dict[str, pulumi.Output[str]]:
-        def scope(resolved: Mapping[str, str]) -> karpenter_iam.Scope:
-            return karpenter_iam.Scope(
-                partition=iam.partition_of(resolved["role"]),
-                region=self._args.region,
-                account=iam.account_of(resolved["role"]),
-                cluster=self._args.cluster,
-                node_role_arn=resolved["role"],
-                queue_arn=resolved["queue"],
+        args, account = self._args, self._args.account
+        scope = pulumi.Output.all(role=args.node_role_arn, queue=queue.arn).apply(
+            lambda arns: karpenter_iam.Scope(
+                partition=account.partition,
+                region=account.region,
+                account=account.id,
+                cluster=args.cluster,
+                node_role_arn=arns["role"],
+                queue_arn=arns["queue"],
             )
-
-        known = pulumi.Output.all(role=self._args.node_role_arn, queue=queue.arn).apply(scope)
+        )
         return {
-            short: pulumi.Output.json_dumps(known.apply(build))
+            short: pulumi.Output.json_dumps(scope.apply(build))
             for short, build in karpenter_iam.CONTROLLER_POLICIES.items()
         }
 

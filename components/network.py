@@ -11,6 +11,7 @@ import pulumi
 import pulumi_aws as aws
 
 from .documents import iam, vpc
+from .documents.account import Account
 from .documents.pool import DISCOVERY_TAG
 from .documents.tags import named
 
@@ -55,7 +56,7 @@ class AnyNetwork(pulumi.ComponentResource):
 class NetworkArgs:
     """A VPC to create."""
 
-    region: str
+    account: Account
     cluster: str
     cidr: str
     """The address range of the VPC."""
@@ -67,9 +68,9 @@ class NetworkArgs:
     """Whether the VPC has no internet access. Pods then reach AWS through endpoints only."""
     interface_endpoints: tuple[str, ...] = ()
     flow_logs: FlowLogSettings | None = None
-    owner: tuple[str, str] | None = None
-    """Partition and account. With `private`, only principals of this account may use the endpoints; None for a shared
-    VPC.
+    shared: bool = False
+    """Whether other accounts use the VPC, too. If not, only principals of `account` may use the endpoints of a private
+    network.
     """
     tags: dict[str, str]
 
@@ -100,7 +101,7 @@ class Network(AnyNetwork):
         super().__init__("trainyard:network:Network", name, None, opts)
         self._name = name
         self._args = args
-        self._owner = args.owner if args.private else None
+        self._endpoint_user = args.account if args.private and not args.shared else None
         self._child = pulumi.ResourceOptions(parent=self)
         layout = vpc.subnets(args.cidr, len(args.zones))
         self.vpc = aws.ec2.Vpc(
@@ -208,10 +209,10 @@ class Network(AnyNetwork):
             aws.ec2.VpcEndpoint(
                 f"{self._name}-s3",
                 vpc_id=self.vpc.id,
-                service_name=f"com.amazonaws.{self._args.region}.s3",
+                service_name=f"com.amazonaws.{self._args.account.region}.s3",
                 vpc_endpoint_type="Gateway",
                 route_table_ids=[table.id for table in tables],
-                policy=endpoint_policy("s3", self._owner),
+                policy=endpoint_policy("s3", self._endpoint_user),
                 tags=named(self._args.tags, f"{self._name}-s3"),
                 opts=self._child,
             )
@@ -225,7 +226,7 @@ class Network(AnyNetwork):
                 self._args.cidr,
                 self.vpc.id,
                 self.private_subnet_ids,
-                self._owner,
+                self._endpoint_user,
                 self._child,
             ).objects
 
@@ -266,7 +267,7 @@ class Network(AnyNetwork):
 class ExistingNetworkArgs:
     """An existing VPC. Request endpoints and flow logs only if the VPC has none."""
 
-    region: str
+    account: Account
     cluster: str
     vpc_id: str
     private_subnet_ids: Mapping[str, str]
@@ -400,7 +401,7 @@ class _Endpoints(pulumi.ComponentResource):
         cidr: str,
         vpc_id: pulumi.Input[str],
         subnet_ids: list[pulumi.Output[str]],
-        owner: tuple[str, str] | None,
+        user: Account | None,
         opts: pulumi.ResourceOptions,
     ) -> None:
         super().__init__("trainyard:network:Endpoints", name, None, opts)
@@ -429,10 +430,10 @@ class _Endpoints(pulumi.ComponentResource):
                 aws.ec2.VpcEndpoint(
                     f"{name}-{service}",
                     vpc_id=vpc_id,
-                    service_name=vpc.service_name(args.region, service),
+                    service_name=vpc.service_name(args.account.region, service),
                     vpc_endpoint_type="Interface",
                     private_dns_enabled=True,
-                    policy=endpoint_policy(service, owner),
+                    policy=endpoint_policy(service, user),
                     subnet_ids=subnet_ids,
                     security_group_ids=[group.id],
                     tags=named(args.tags, f"{name}-{service}"),
@@ -442,13 +443,10 @@ class _Endpoints(pulumi.ComponentResource):
         self.register_outputs({"groupId": group.id})
 
 
-def endpoint_policy(service: str, owner: tuple[str, str] | None) -> str | None:
-    """Return the policy of an endpoint as JSON, None for the default policy, which allows all access."""
-    if owner is None:
-        return None
-    partition, account = owner
-    found = vpc.policy(service, account=account, partition=partition)
-    return None if found is None else json.dumps(found)
+def endpoint_policy(service: str, user: Account | None) -> str | None:
+    """Return the policy of an endpoint for `user` as JSON; None for the default policy, which allows all access."""
+    policy = vpc.policy(service, account=user.id, partition=user.partition) if user else None
+    return None if policy is None else json.dumps(policy)
 
 
 class _FlowLogs(pulumi.ComponentResource):
@@ -472,17 +470,12 @@ class _FlowLogs(pulumi.ComponentResource):
             tags=args.tags,
             opts=child,
         )
-
-        def trust(key: str) -> str:
-            document = iam.flow_logs_trust(
-                account=iam.account_of(key), partition=iam.partition_of(key), region=args.region
-            )
-            return json.dumps(document)
-
+        account = args.account
+        trust = iam.flow_logs_trust(account=account.id, partition=account.partition, region=account.region)
         role = aws.iam.Role(
             name,
             description=f"Flow logs of the VPC of {args.cluster}",
-            assume_role_policy=pulumi.Output.from_input(logs.key_arn).apply(trust),
+            assume_role_policy=json.dumps(trust),
             tags=args.tags,
             opts=child,
         )

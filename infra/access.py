@@ -72,7 +72,9 @@ def service_accounts(
         BucketAccess(
             name=account.name,
             namespace=account.namespace,
-            bucket_arn=f"arn:{base.partition}:s3:::{account.bucket}" if account.bucket else bucket.bucket_arn,
+            bucket_arn=f"arn:{settings.account.partition}:s3:::{account.bucket}"
+            if account.bucket
+            else bucket.bucket_arn,
             # In the stack's own bucket, the account has access below the prefix of the models.
             prefix=None if account.bucket else settings.storage.prefix,
             key_arn=None if account.bucket else base.keys.data_key_arn,
@@ -101,6 +103,7 @@ def submitter_policies(
     namespaces = sorted({queue.namespace for queue in settings.queues if queue.fetches})
     return {
         namespace: _workspace_policy(
+            settings,
             [queue for queue in settings.queues if queue.fetches and queue.namespace == namespace],
             base,
             bucket,
@@ -119,18 +122,26 @@ def _workspaces(
         for queue in settings.queues
         if queue.fetches and (queue.namespace, queue.service_account) == (namespace, account)
     ]
-    return {"workspaces": _workspace_policy(queues, base, bucket, iam.torchrun_worker)} if queues else {}
+    return (
+        {"workspaces": _workspace_policy(settings, queues, base, bucket, iam.torchrun_worker)}
+        if queues
+        else {}
+    )
 
 
 def _workspace_policy(
-    queues: Sequence[Queue], base: Foundation, bucket: ModelBucket, build: Callable[..., dict[str, Any]]
+    settings: Settings,
+    queues: Sequence[Queue],
+    base: Foundation,
+    bucket: ModelBucket,
+    build: Callable[..., dict[str, Any]],
 ) -> pulumi.Output[str]:
     """Return a policy for the workspaces and logs of one namespace."""
     own = any(queue.own_bucket for queue in queues)
     given = sorted({queue.bucket for queue in queues if queue.bucket is not None})
 
     def policy(known: dict[str, str]) -> dict[str, Any]:
-        arns = [f"arn:{base.partition}:s3:::{name}" for name in given]
+        arns = [f"arn:{settings.account.partition}:s3:::{name}" for name in given]
         return build(
             bucket_arns=[known["bucket"], *arns] if own else arns,
             workspaces=f"{WORKSPACES_PREFIX}/{queues[0].namespace}",

@@ -27,6 +27,7 @@ INTERNAL: Final = ("fixed_settings",)
 BASES: Final = ("AnyNetwork", "AnyCluster")
 # Arguments that mean the same everywhere.
 COMMON: Final = {
+    "account": "The account and the region (`documents.account.Account`).",
     "after": "Resources that must exist before the component's resources and until they are deleted.",
     "cluster": "The cluster's name.",
     "flow_logs": "The flow logs of the VPC; None for none.",
@@ -35,10 +36,7 @@ COMMON: Final = {
     "launcher_image": "The launcher's image.",
     "model_uri": "Where models are stored, such as s3://bucket/models.",
     "mounts": "The directories of volumes in pods, by claim.",
-    "node_role_arn": "The ARN of any role of the account. Account and partition are read from it.",
     "oidc_provider_arn": "The OIDC provider of the cluster in IAM.",
-    "owner": "Partition and account: only principals of this account may use the endpoints. None for a shared VPC.",
-    "partition": "The partition of the region: aws, aws-cn or aws-us-gov.",
     "pools": "The pools (`documents.instance_types.make_pool`).",
     "prefix": "The prefix of names.",
     "profile": "A profile of ~/.aws/config in the kubeconfig.",

@@ -38,7 +38,6 @@ class Foundation:
         cluster_group_id: The security group that EKS created for an existing cluster; None if it is found by its tags.
     """
 
-    partition: str
     network: AnyNetwork
     roles: NodeRoles
     keys: Encryption
@@ -53,12 +52,11 @@ def build(
 ) -> Foundation:
     """Create the resources that the settings don't name. All of them depend on `record`, which checks the settings."""
     name, given, prefix = settings.cluster.name, settings.cluster.existing, settings.prefix
-    partition = partition_of(settings.region)
     roles = NodeRoles(
         "node-roles",
         NodeRolesArgs(
             prefix=prefix,
-            partition=partition,
+            account=settings.account,
             system=given is None,
             # Without a route to IAM, Karpenter can't create an instance profile.
             instance_profile=settings.network.private,
@@ -72,8 +70,7 @@ def build(
         prefix,
         EncryptionArgs(
             cluster=name,
-            region=settings.region,
-            principal_arn=roles.worker.arn,
+            account=settings.account,
             deletion_window_days=KEY_DELETION_DAYS[settings.protect_data],
             protect=settings.protect_data,
             log_groups=_log_groups(settings),
@@ -103,7 +100,6 @@ def build(
         )
     existing = settings.network.existing
     return Foundation(
-        partition=partition,
         network=network,
         roles=roles,
         keys=keys,
@@ -136,7 +132,7 @@ def _network(
     return Network(
         settings.prefix,
         NetworkArgs(
-            region=settings.region,
+            account=settings.account,
             cluster=name,
             # Only an existing VPC can have no range here (`infra.settings.network`).
             cidr=wanted.cidr or "",
@@ -145,7 +141,6 @@ def _network(
             private=wanted.private,
             interface_endpoints=services,
             flow_logs=logs,
-            owner=(partition_of(settings.region), settings.account_id),
             tags=tags,
         ),
         opts,
@@ -162,7 +157,7 @@ def _existing_network(
     return ExistingNetwork(
         settings.prefix,
         ExistingNetworkArgs(
-            region=settings.region,
+            account=settings.account,
             cluster=settings.cluster.name,
             vpc_id=given.vpc_id,
             private_subnet_ids=given.private_subnet_ids,
@@ -204,7 +199,7 @@ def _new_cluster(
         ClusterArgs(
             name=wanted.name,
             version=wanted.version,
-            partition=partition_of(settings.region),
+            account=settings.account,
             vpc_id=network.vpc_id,
             private_subnet_ids=network.private_subnet_ids,
             public_subnet_ids=network.public_subnet_ids,
@@ -229,10 +224,3 @@ def _new_cluster(
         ),
         opts,
     )
-
-
-def partition_of(region: str) -> str:
-    """Return the partition of a region."""
-    if region.startswith("cn-"):
-        return "aws-cn"
-    return "aws-us-gov" if region.startswith("us-gov-") else "aws"

@@ -75,7 +75,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
         "aws",
         region=settings.region,
         profile=settings.provider.profile,
-        allowed_account_ids=[settings.account_id],
+        allowed_account_ids=[settings.account.id],
         opts=pulumi.ResourceOptions(depends_on=[record]),
     )
     in_aws = pulumi.ResourceOptions(providers=[provider])
@@ -332,7 +332,7 @@ def _karpenter(
         KarpenterArgs(
             cluster=settings.cluster.name,
             prefix=settings.prefix,
-            region=settings.region,
+            account=settings.account,
             node_role_arn=base.roles.worker.arn,
             oidc_provider_arn=base.cluster.oidc_provider_arn,
             chart=settings.sources.karpenter_chart,

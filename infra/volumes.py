@@ -130,8 +130,7 @@ def volumes(
             CsiArgs(
                 cluster=settings.cluster.name,
                 kubernetes=base.cluster.kubernetes,
-                region=settings.region,
-                node_role_arn=base.roles.worker.arn,
+                account=settings.account,
                 key_arn=base.keys.data_key_arn,
                 oidc_provider_arn=base.cluster.oidc_provider_arn,
                 lustre=lustre is not None,

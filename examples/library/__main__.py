@@ -8,6 +8,7 @@ from pulumi import ResourceOptions
 from trainyard.components.cluster import Cluster, ClusterArgs
 from trainyard.components.device_plugins import DevicePlugins, DevicePluginsArgs
 from trainyard.components.documents import iam
+from trainyard.components.documents.account import Account
 from trainyard.components.documents.instance_types import find, make_pool
 from trainyard.components.documents.tags import stack_tags
 from trainyard.components.drain import Drain, Remains
@@ -26,6 +27,7 @@ from trainyard.components.pools import Pools, PoolsArgs
 config = pulumi.Config()
 region = pulumi.Config("aws").require("region")
 administrators = tuple(config.require_object("administrators"))
+account = Account(id=iam.account_of(administrators[0]), region=region)
 protect = config.get_bool("protect") is not False
 # Arguments for copies of Karpenter's charts, such as {chart, crd_chart, version}.
 charts = config.get_object("karpenterCharts") or {}
@@ -34,24 +36,22 @@ tags = {"team": "ml", **stack_tags(pulumi.get_project(), pulumi.get_stack())}
 pool = make_pool(find("g5.2xlarge"), name="gpu", zone=f"{region}b", max_nodes=4)
 
 # Credentials of another account than the administrators' fail before anything is created.
-provider = aws.Provider("aws", region=region, allowed_account_ids=[iam.account_of(administrators[0])])
+provider = aws.Provider("aws", region=region, allowed_account_ids=[account.id])
 in_aws = ResourceOptions(providers=[provider])
-roles = NodeRoles("node-roles", NodeRolesArgs(prefix=name, tags=tags), in_aws)
-group = iam.control_plane_group(name)
+roles = NodeRoles("node-roles", NodeRolesArgs(prefix=name, account=account, tags=tags), in_aws)
 keys = Encryption(
     name,
     EncryptionArgs(
         cluster=name,
-        region=region,
-        principal_arn=roles.worker.arn,
-        log_groups=(group,),
+        account=account,
+        log_groups=(iam.control_plane_group(name),),
         protect=protect,
         tags=tags,
     ),
     in_aws,
 )
 zones = (f"{region}a", f"{region}b")
-vpc = NetworkArgs(region=region, cluster=name, cidr="10.64.0.0/16", zones=zones, tags=tags)
+vpc = NetworkArgs(account=account, cluster=name, cidr="10.64.0.0/16", zones=zones, tags=tags)
 network = Network(name, vpc, in_aws)
 # `destroy` deletes it after the cluster and before the network: it removes network interfaces that nodes left behind.
 remains = Remains("remains", name, region, 900, ResourceOptions(depends_on=network.held), vpc=network.vpc_id)
@@ -60,6 +60,7 @@ cluster = Cluster(
     name,
     ClusterArgs(
         name=name,
+        account=account,
         vpc_id=network.vpc_id,
         private_subnet_ids=network.private_subnet_ids,
         public_subnet_ids=network.public_subnet_ids,
@@ -87,7 +88,7 @@ karpenter = Karpenter(
     KarpenterArgs(
         cluster=name,
         prefix=name,
-        region=region,
+        account=account,
         node_role_arn=roles.worker.arn,
         oidc_provider_arn=cluster.oidc_provider_arn,
         after=alive,

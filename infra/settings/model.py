@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import field_validator
 
+from components.documents.account import Account
 from components.documents.pool import Pool
 from components.documents.torchrun_queue import Queue
 from infra.settings.cluster import Cluster, prefix_of
@@ -110,9 +111,9 @@ class Settings:
         return prefix_of(self.cluster.name, default_name(self.stack))
 
     @property
-    def account_id(self) -> str:
-        """The account of the stack."""
-        return self.cluster.account_id or ""
+    def account(self) -> Account:
+        """The account and the region of the stack."""
+        return Account(id=self.cluster.account_id or "", region=self.region)
 
     @property
     def backend(self) -> str:

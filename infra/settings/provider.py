@@ -34,7 +34,7 @@ _OTHER_ADVICE: Final = {
 }
 # The program configures these providers itself, or does not use them.
 UNUSED_PROVIDERS: Final = ("aws-native", "docker", "docker-build", "eks", "kubernetes")
-# `infra.foundation.partition_of` knows these partitions. The others have other services.
+# `components.documents.account` knows these partitions. The others have other services.
 PARTITIONS: Final = ("aws", "aws-cn", "aws-us-gov")
 # A namespace less similar to the project's name is that of a provider, such as aws or kubernetes.
 SIMILAR: Final = 0.75

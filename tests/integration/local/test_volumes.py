@@ -25,6 +25,7 @@ PROGRAM = """
 import json, os
 import pulumi, pulumi_aws as aws, pulumi_kubernetes as k8s
 from components.csi import Csi, CsiArgs
+from components.documents.account import Account
 from components.lustre import Lustre, LustreArgs, NewFileSystem, S3Link
 from components.lustre import LustreProof, LustreProofArgs
 from components.lustre import LustreVolume, LustreVolumeArgs
@@ -60,8 +61,7 @@ csi = Csi(
     CsiArgs(
         cluster=given["cluster"],
         kubernetes="1.35",
-        region="us-west-2",
-        node_role_arn=given["role"],
+        account=Account(id="123456789012", region="us-west-2"),
         key_arn=key.arn,
         oidc_provider_arn=given["provider"],
         lustre=True,
@@ -142,7 +142,6 @@ class Site:
             "vpc": network["vpcId"],
             "subnet": network["subnetIds"][0],
             "group": network["clusterSecurityGroupId"],
-            "role": role,
             "provider": provider["OpenIDConnectProviderArn"],
             "image": IMAGE,
         }

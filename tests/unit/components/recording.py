@@ -15,9 +15,11 @@ from pulumi.runtime.proto.callback_pb2 import Callback
 from pulumi.runtime.proto.source_pb2 import StackTrace
 from pulumi.runtime.stack import wait_for_rpcs
 
+from components.documents.account import Account
 from tests.unit.pulumi_sdk import LOOP, isolated
 
 ACCOUNT = "123456789012"
+HERE = Account(id=ACCOUNT, region="us-west-2")
 TIMEOUT_SECONDS = 120
 
 

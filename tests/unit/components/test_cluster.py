@@ -16,7 +16,7 @@ from components.encryption import Encryption, EncryptionArgs
 from components.identity import NodeRoles, NodeRolesArgs
 from components.karpenter import Karpenter, KarpenterArgs
 from components.network import Network, NetworkArgs
-from tests.unit.components.recording import ACCOUNT, Recorded, addon_default, deploy
+from tests.unit.components.recording import ACCOUNT, HERE, Recorded, addon_default, deploy
 
 pytestmark = [
     pytest.mark.unit,
@@ -34,13 +34,12 @@ KEY = (KEYS, "mine-logs")
 
 
 def program() -> dict[str, Any]:
-    roles = NodeRoles("roles", NodeRolesArgs(prefix="mine", partition="aws", tags=TAGS))
+    roles = NodeRoles("roles", NodeRolesArgs(prefix="mine", account=HERE, tags=TAGS))
     keys = Encryption(
         "mine",
         EncryptionArgs(
             cluster="mine",
-            region="us-west-2",
-            principal_arn=roles.system.arn,
+            account=HERE,
             deletion_window_days=30,
             protect=True,
             log_groups=GROUPS,
@@ -50,7 +49,7 @@ def program() -> dict[str, Any]:
     network = Network(
         "mine",
         NetworkArgs(
-            region="us-west-2",
+            account=HERE,
             cluster="mine",
             cidr="10.0.0.0/16",
             zones=("us-west-2a", "us-west-2b"),
@@ -63,7 +62,7 @@ def program() -> dict[str, Any]:
         ClusterArgs(
             name="mine",
             version="1.35",
-            partition="aws",
+            account=HERE,
             vpc_id=network.vpc_id,
             private_subnet_ids=network.private_subnet_ids,
             public_subnet_ids=network.public_subnet_ids,
@@ -212,13 +211,13 @@ def test_access_holds_entries_their_rights_and_the_way_to_the_api(recorded: Reco
 def test_a_cluster_without_public_subnets_is_given_none() -> None:
     def private() -> None:
         subnets = [pulumi.Output.from_input(each) for each in ("subnet-a", "subnet-b")]
-        roles = NodeRoles("roles", NodeRolesArgs(prefix="mine", partition="aws", tags=TAGS))
+        roles = NodeRoles("roles", NodeRolesArgs(prefix="mine", account=HERE, tags=TAGS))
         Cluster(
             "mine",
             ClusterArgs(
                 name="mine",
                 version="1.35",
-                partition="aws",
+                account=HERE,
                 vpc_id="vpc-1",
                 private_subnet_ids=subnets,
                 public_subnet_ids=[],
@@ -252,7 +251,7 @@ def deploy_karpenter(**more: Any) -> Recorded:
     given: dict[str, Any] = {
         "cluster": "mine",
         "prefix": "mine",
-        "region": "us-west-2",
+        "account": HERE,
         "node_role_arn": f"arn:aws:iam::{ACCOUNT}:role/worker",
         "oidc_provider_arn": f"arn:aws:iam::{ACCOUNT}:oidc-provider/oidc.example/id/AB",
         "chart": "oci://public.ecr.aws/karpenter/karpenter",

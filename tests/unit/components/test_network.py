@@ -11,7 +11,7 @@ import pytest
 
 from components.documents.vpc import KNOWN, private_endpoints, service_name
 from components.network import FlowLogSettings, Network, NetworkArgs
-from tests.unit.components.recording import ACCOUNT, Recorded, Resource, deploy
+from tests.unit.components.recording import ACCOUNT, HERE, Recorded, Resource, deploy
 
 pytestmark = [
     pytest.mark.unit,
@@ -37,7 +37,7 @@ class Shape:
 
     def args(self) -> NetworkArgs:
         return NetworkArgs(
-            region="us-west-2",
+            account=HERE,
             cluster=self.name,
             cidr="10.0.0.0/16",
             zones=tuple(f"us-west-2{letter}" for letter in "abcd"[: self.zones]),

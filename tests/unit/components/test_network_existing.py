@@ -18,7 +18,7 @@ from components.network import (
     Network,
     NetworkArgs,
 )
-from tests.unit.components.recording import ACCOUNT, deploy
+from tests.unit.components.recording import ACCOUNT, HERE, deploy
 
 pytestmark = [
     pytest.mark.unit,
@@ -29,7 +29,7 @@ pytestmark = [
 TAGS = {"trainyard:stack": "test"}
 PRIVATE = {"us-west-2a": "subnet-a", "us-west-2b": "subnet-b"}
 GIVEN: dict[str, Any] = {
-    "region": "us-west-2",
+    "account": HERE,
     "cluster": "mine",
     "vpc_id": "vpc-1",
     "private_subnet_ids": PRIVATE,
@@ -109,7 +109,7 @@ def test_a_made_and_a_given_network_have_the_same_handles() -> None:
         network = Network(
             "mine",
             NetworkArgs(
-                region="us-west-2",
+                account=HERE,
                 cluster="mine",
                 cidr="10.0.0.0/16",
                 zones=tuple(PRIVATE),
@@ -126,7 +126,7 @@ def test_a_made_and_a_given_network_have_the_same_handles() -> None:
 
 
 def cluster(**more: Any) -> AnyCluster:
-    roles = NodeRoles("roles", NodeRolesArgs(prefix="theirs", partition="aws", system=False, tags=TAGS))
+    roles = NodeRoles("roles", NodeRolesArgs(prefix="theirs", account=HERE, system=False, tags=TAGS))
     given: dict[str, Any] = {
         "name": "theirs",
         "region": "us-west-2",
@@ -187,7 +187,7 @@ def cluster_issuer() -> pulumi.Output[str]:
 
 def test_without_system_nodes_there_is_no_role_for_them() -> None:
     def program() -> None:
-        roles = NodeRoles("roles", NodeRolesArgs(prefix="mine", partition="aws", system=False, tags=TAGS))
+        roles = NodeRoles("roles", NodeRolesArgs(prefix="mine", account=HERE, system=False, tags=TAGS))
         with pytest.raises(LookupError, match="has no system nodes"):
             _ = roles.system
 
@@ -197,7 +197,7 @@ def test_without_system_nodes_there_is_no_role_for_them() -> None:
 
 def test_the_workers_instance_profile_is_made_where_karpenter_cannot_make_one() -> None:
     def program() -> dict[str, Any]:
-        args = NodeRolesArgs(prefix="mine", partition="aws", instance_profile=True, tags=TAGS)
+        args = NodeRolesArgs(prefix="mine", account=HERE, instance_profile=True, tags=TAGS)
         roles = NodeRoles("roles", args)
         return {"profile": roles.worker_profile_name, "needed": [r._name for r in roles.attachments]}
 

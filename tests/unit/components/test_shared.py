@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from components.documents import iam, karpenter_iam, vpc
+from components.documents.account import Account
 from components.documents.images import context_digest, ignored, parse_ignore
 from components.documents.pool import Pool, limits, node_class, node_pool
 from trainyard.k8s import names
@@ -75,6 +76,14 @@ def test_a_third_zone_moves_no_subnet_of_the_first_two() -> None:
 def test_a_range_that_does_not_fit_is_refused(block: str, zones: int) -> None:
     with pytest.raises(ValueError, match=r"prefix|zones|x"):
         vpc.subnets(block, zones)
+
+
+@pytest.mark.parametrize(
+    ("region", "partition"),
+    [("eu-west-1", "aws"), ("cn-north-1", "aws-cn"), ("us-gov-west-1", "aws-us-gov")],
+)
+def test_account_has_the_partition_of_its_region(region: str, partition: str) -> None:
+    assert Account(id="123456789012", region=region).partition == partition
 
 
 @pytest.mark.parametrize("partition", ["aws", "aws-cn", "aws-us-gov"])

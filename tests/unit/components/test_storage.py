@@ -10,7 +10,7 @@ import pytest
 from components.csi import Csi, CsiArgs
 from components.documents import iam
 from components.storage import ModelBucket, ModelBucketArgs
-from tests.unit.components.recording import ACCOUNT, Recorded, addon_default, deploy
+from tests.unit.components.recording import ACCOUNT, HERE, Recorded, addon_default, deploy
 
 pytestmark = [
     pytest.mark.unit,
@@ -26,8 +26,7 @@ def drivers(lustre: bool) -> Recorded:
     args = CsiArgs(
         cluster="main",
         kubernetes="1.35",
-        region="us-west-2",
-        node_role_arn=f"arn:aws:iam::{ACCOUNT}:role/nodes",
+        account=HERE,
         key_arn=KEY,
         oidc_provider_arn=f"arn:aws:iam::{ACCOUNT}:oidc-provider/issuer",
         lustre=lustre,

@@ -224,7 +224,5 @@ def test_incomplete_files_error_names_missing_part() -> None:
 
 def test_unreadable_file_error_names_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torchrun, "CHECKOUT", tmp_path)
-    with pytest.raises(
-        pulumi.RunError, match=r"crd/torchrunqueues.torchrun.ai.yaml: can't be read"
-    ):
+    with pytest.raises(pulumi.RunError, match=r"crd/torchrunqueues.torchrun.ai.yaml: can't be read"):
         read_documents.__wrapped__(*FILES)

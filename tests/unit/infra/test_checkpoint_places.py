@@ -51,7 +51,7 @@ def run_of(**change: Any) -> Run:
     found = read("test", with_(change), NOW)
     cluster = SimpleNamespace(oidc_provider_arn="arn:aws:iam::123456789012:oidc-provider/id")
     keys = SimpleNamespace(data_key_arn="arn:aws:kms:::key/data")
-    base = cast(Foundation, SimpleNamespace(partition="aws", keys=keys, cluster=cluster))
+    base = cast(Foundation, SimpleNamespace(keys=keys, cluster=cluster))
 
     def program() -> dict[str, Any]:
         name = pulumi.Output.from_input("models")

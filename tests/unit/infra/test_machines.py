@@ -9,7 +9,7 @@ import pytest
 from components.cluster import Cluster, ClusterArgs
 from components.identity import NodeRoles, NodeRolesArgs
 from components.network import Network, NetworkArgs
-from tests.unit.components.recording import Recorded, deploy
+from tests.unit.components.recording import HERE, Recorded, deploy
 
 pytestmark = [
     pytest.mark.unit,
@@ -24,7 +24,7 @@ def program() -> None:
     network = Network(
         "mine",
         NetworkArgs(
-            region="us-west-2",
+            account=HERE,
             cluster="mine",
             cidr="10.0.0.0/16",
             zones=("us-west-2a", "us-west-2b"),
@@ -32,13 +32,13 @@ def program() -> None:
             tags=TAGS,
         ),
     )
-    roles = NodeRoles("roles", NodeRolesArgs(prefix="mine", partition="aws", tags=TAGS))
+    roles = NodeRoles("roles", NodeRolesArgs(prefix="mine", account=HERE, tags=TAGS))
     Cluster(
         "mine",
         ClusterArgs(
             name="mine",
             version="1.35",
-            partition="aws",
+            account=HERE,
             vpc_id=network.vpc_id,
             private_subnet_ids=network.private_subnet_ids,
             public_subnet_ids=network.public_subnet_ids,
