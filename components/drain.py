@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pulumi
@@ -50,39 +51,54 @@ class AtDelete(ResourceProvider):
         at_delete(_props)
 
 
+@dataclass(frozen=True, kw_only=True)
+class DrainArgs:
+    """The cluster to drain."""
+
+    cluster: str
+    region: str
+    # Time for evictions and terminations in EC2. In measurements, ten minutes were more than enough.
+    timeout_seconds: int = 1800
+    """After this time, the deletion fails."""
+    pools: list[str] | None = None
+    """In an existing cluster with other users, the names of the stack's pools. The drain touches only these and the
+    namespace `training`. None if the stack created the cluster.
+    """
+    torchrun: bool = False
+    """Whether the torchrun queues and jobs of all namespaces belong to the stack."""
+    profile: str | None = None
+    """A profile of ~/.aws/config for the deletion."""
+
+
 class Drain(DynamicResource, module="drain", name="Drain"):
     """The drain of a cluster. Its deletion removes launchers, jobs, placeholders, pools and nodes.
 
     Creates nothing. Let it depend on everything that Karpenter needs to terminate nodes: its pods, role and queue,
     the routes, the access entries. Pulumi then creates it last and deletes it first.
-
-    Args:
-        name: The name of the resource.
-        cluster: The cluster's name.
-        region: The region of the cluster.
-        timeout_seconds: After this time, the deletion fails.
-        opts: The options of the resource.
-        pools: In an existing cluster with other users, the names of the stack's pools. The drain touches only these and
-            the namespace `training`. None if the stack created the cluster.
-        torchrun: Whether the torchrun queues and jobs of all namespaces belong to the stack.
-        profile: A profile of ~/.aws/config for the deletion.
     """
 
-    def __init__(
-        self,
-        name: str,
-        cluster: str,
-        region: str,
-        timeout_seconds: int,
-        opts: pulumi.ResourceOptions,
-        pools: list[str] | None = None,
-        torchrun: bool = False,
-        profile: str | None = None,
-    ) -> None:
-        props = _props("drain", cluster, region, timeout_seconds, profile)
-        if pools is not None:
-            props |= {"pools": pools, **({"torchrun": True} if torchrun else {})}
+    def __init__(self, name: str, args: DrainArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        props = _props("drain", args)
+        if args.pools is not None:
+            props |= {"pools": args.pools, **({"torchrun": True} if args.torchrun else {})}
         super().__init__(AtDelete(), name, props, opts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemainsArgs:
+    """The cluster to clean up after."""
+
+    cluster: str
+    region: str
+    # Network interfaces of terminated instances are free within minutes.
+    timeout_seconds: int = 900
+    """After this time, the deletion fails."""
+    vpc: pulumi.Input[str] | None = None
+    """The id of the VPC if the stack created it. The deletion then also removes what GuardDuty created there."""
+    late_log_seconds: int = 0
+    """During this time, late entries may create the log group of the cluster again. The deletion removes it."""
+    profile: str | None = None
+    """A profile of ~/.aws/config for the deletion."""
 
 
 class Remains(DynamicResource, module="drain", name="Remains"):
@@ -90,44 +106,20 @@ class Remains(DynamicResource, module="drain", name="Remains"):
 
     Creates nothing. Let it depend on the subnets and security groups, and let the cluster, its node groups and its
     log group depend on it. Pulumi then deletes it after the cluster and before the network.
-
-    Args:
-        name: The name of the resource.
-        cluster: The cluster's name.
-        region: The region of the cluster.
-        timeout_seconds: After this time, the deletion fails.
-        opts: The options of the resource.
-        vpc: The id of the VPC if the stack created it. The deletion then also removes what GuardDuty created there.
-        late_log_seconds: During this time, late entries may create the log group of the cluster again. The deletion
-            removes it.
-        profile: A profile of ~/.aws/config for the deletion.
     """
 
-    def __init__(
-        self,
-        name: str,
-        cluster: str,
-        region: str,
-        timeout_seconds: int,
-        opts: pulumi.ResourceOptions,
-        vpc: pulumi.Input[str] | None = None,
-        late_log_seconds: int = 0,
-        profile: str | None = None,
-    ) -> None:
-        props = {
-            **_props("remains", cluster, region, timeout_seconds, profile),
-            "lateLogSeconds": late_log_seconds,
-        }
-        super().__init__(AtDelete(), name, props if vpc is None else {**props, "vpc": vpc}, opts)
+    def __init__(self, name: str, args: RemainsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        props = {**_props("remains", args), "lateLogSeconds": args.late_log_seconds}
+        super().__init__(AtDelete(), name, props if args.vpc is None else {**props, "vpc": args.vpc}, opts)
 
 
-def _props(task: str, cluster: str, region: str, timeout_seconds: int, profile: str | None) -> dict[str, Any]:
+def _props(task: str, args: DrainArgs | RemainsArgs) -> dict[str, Any]:
     return {
         # Without a profile, the deletion uses the environment's credentials.
-        **({"profile": profile} if profile else {}),
+        **({"profile": args.profile} if args.profile else {}),
         "task": task,
         "interface": INTERFACE,
-        "cluster": cluster,
-        "region": region,
-        "timeoutSeconds": timeout_seconds,
+        "cluster": args.cluster,
+        "region": args.region,
+        "timeoutSeconds": args.timeout_seconds,
     }

@@ -62,7 +62,7 @@ $ pip install '.[components]'
 
 Import each from its module: `from trainyard.components.network import Network, NetworkArgs`. A component takes a name,
 one object with its arguments, and Pulumi's `ResourceOptions`, where `providers` has the AWS and Kubernetes providers.
-[Drain](#drain) and [Remains](#remains) are dynamic resources: they take each argument separately and need no provider.
+[Drain](#drain) and [Remains](#remains) are dynamic resources and need no provider.
 Arguments of the type `Input` accept outputs of other resources.
 
 Components read no settings, and do not check values as stack files are checked ([settings.md](settings.md)). Pulumi
@@ -171,28 +171,6 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _parameters(node: ast.ClassDef) -> tuple[str, Sequence[tuple[str, ...]]]:
-    """Return docstring and parameters of a resource with a signature of its own."""
-    text, _, described_ones = (ast.get_docstring(node) or "").partition("Args:\n")
-    meaning: dict[str, str] = {}
-    name = ""
-    for line in inspect.cleandoc(described_ones).splitlines():
-        key, colon, rest = line.strip().partition(": ")
-        if not line.startswith(" ") and colon:
-            name, meaning[key] = key, rest
-        else:
-            meaning[name] += f" {line.strip()}"
-    (init,) = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
-    parameters = init.args.args[1:]
-    defaults = [None] * (len(parameters) - len(init.args.defaults)) + list(init.args.defaults)
-    rows = [
-        (f"`{each.arg}`", f"`{_type(each.annotation)}`", _default(default), meaning[each.arg])
-        for each, default in zip(parameters, defaults, strict=True)
-        if each.annotation is not None
-    ]
-    return text.strip(), rows
-
-
 COLUMNS: Final = ("Argument", "Type", "Default", "Meaning")
 
 
@@ -202,19 +180,14 @@ def section(module: str) -> str:
     for node in classes(module):
         if not is_component(node):
             # The classes of arguments are above their component.
-            rows: Sequence[tuple[str, ...]] = [
+            rows = [
                 (f"`{name}`", f"`{type_}`", default, text) for name, type_, default, text in arguments(node)
             ]
             text = ast.get_docstring(node) or ""
             described_later.append(f"### {node.name}\n\n{text}\n\n{_table(COLUMNS, rows)}")
             continue
-        text, rows = ast.get_docstring(node) or "", []
-        if module == "drain":
-            text, rows = _parameters(node)
-        text = text.replace("Raises:\n    ", "Raises ")
+        text = (ast.get_docstring(node) or "").replace("Raises:\n    ", "Raises ")
         parts.append(f"## {node.name}\n\n`trainyard.components.{module}`\n\n{text}\n")
-        if rows:
-            parts.append(_table(COLUMNS, rows))
         found = [(f"`{name}`", text) for name, text in outputs(module, node).items()]
         if found:
             parts.append(_table(("Output", "Meaning"), found))

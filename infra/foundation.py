@@ -9,7 +9,7 @@ import pulumi
 from components.cluster import AnyCluster, Cluster, ClusterArgs, ExistingCluster, ExistingClusterArgs
 from components.documents import iam
 from components.documents.vpc import private_endpoints
-from components.drain import Remains
+from components.drain import Remains, RemainsArgs
 from components.encryption import Encryption, EncryptionArgs
 from components.identity import NodeRoles, NodeRolesArgs
 from components.network import (
@@ -24,8 +24,6 @@ from infra.settings import ExistingVpc, Settings
 
 # The minimum and the maximum of KMS (https://docs.aws.amazon.com/kms/latest/developerguide/deleting-keys.html).
 KEY_DELETION_DAYS = {False: 7, True: 30}
-# Network interfaces of terminated instances are free within minutes.
-REMAINS_TIMEOUT_SECONDS = 900
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,13 +182,14 @@ def _new_cluster(
     wanted = settings.cluster
     remains = Remains(
         "remains",
-        wanted.name,
-        settings.region,
-        REMAINS_TIMEOUT_SECONDS,
+        RemainsArgs(
+            cluster=wanted.name,
+            region=settings.region,
+            vpc=None if settings.network.existing else network.vpc_id,
+            late_log_seconds=wanted.late_log_seconds,
+            profile=settings.provider.profile,
+        ),
         pulumi.ResourceOptions(depends_on=[record, *network.held]),
-        vpc=None if settings.network.existing else network.vpc_id,
-        late_log_seconds=wanted.late_log_seconds,
-        profile=settings.provider.profile,
     )
     # A deployment from inside the VPC needs a separate rule, because it does not come from a node.
     inside = settings.network.cidr if wanted.deploy_from == "vpc" else None

@@ -22,7 +22,7 @@ from components.documents.images import mirrored
 from components.documents.launch import Run
 from components.documents.pool import GPU, NEURON, SPOT
 from components.documents.tags import stack_tags
-from components.drain import Drain
+from components.drain import Drain, DrainArgs
 from components.fixed_settings import FixedSettings, StartedRun
 from components.karpenter import Karpenter, KarpenterArgs
 from components.launcher_job import LauncherJob, LauncherJobArgs
@@ -56,8 +56,6 @@ from trainyard.k8s import names
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ("launcher", "trainer")
-# Time for evictions and terminations in EC2. In measurements, ten minutes were more than enough.
-DRAIN_TIMEOUT_SECONDS = 1800
 
 
 def deploy(settings: Settings) -> dict[str, Any]:
@@ -216,16 +214,17 @@ def deploy(settings: Settings) -> dict[str, Any]:
         others += [launcher, *_started(settings, settings.training, images.uris, launcher)]
     Drain(
         "drain",
-        settings.cluster.name,
-        settings.region,
-        DRAIN_TIMEOUT_SECONDS,
+        DrainArgs(
+            cluster=settings.cluster.name,
+            region=settings.region,
+            # An existing cluster may also have pools of others.
+            pools=[pool.name for pool in settings.pools] if settings.cluster.existing else None,
+            torchrun=bool(settings.queues),
+            profile=settings.provider.profile,
+        ),
         pulumi.ResourceOptions(
             depends_on=[*base.alive, karpenter, pools, *operators, space, kubernetes, bucket, *others]
         ),
-        # An existing cluster may also have pools of others.
-        pools=[pool.name for pool in settings.pools] if settings.cluster.existing else None,
-        torchrun=bool(settings.queues),
-        profile=settings.provider.profile,
     )
     return outputs(
         settings,

@@ -11,7 +11,7 @@ from trainyard.components.documents import iam
 from trainyard.components.documents.account import Account
 from trainyard.components.documents.instance_types import find, make_pool
 from trainyard.components.documents.tags import stack_tags
-from trainyard.components.drain import Drain, Remains
+from trainyard.components.drain import Drain, DrainArgs, Remains, RemainsArgs
 from trainyard.components.encryption import Encryption, EncryptionArgs
 from trainyard.components.identity import (
     BucketAccess,
@@ -54,7 +54,11 @@ zones = (f"{region}a", f"{region}b")
 vpc = NetworkArgs(account=account, cluster=name, cidr="10.64.0.0/16", zones=zones, tags=tags)
 network = Network(name, vpc, in_aws)
 # `destroy` deletes it after the cluster and before the network: it removes network interfaces that nodes left behind.
-remains = Remains("remains", name, region, 900, ResourceOptions(depends_on=network.held), vpc=network.vpc_id)
+remains = Remains(
+    "remains",
+    RemainsArgs(cluster=name, region=region, vpc=network.vpc_id),
+    ResourceOptions(depends_on=network.held),
+)
 before_nodes = [*network.egress, *roles.attachments]
 cluster = Cluster(
     name,
@@ -112,7 +116,9 @@ pools = Pools(
 devices = DevicePlugins("devices", DevicePluginsArgs(pools=(pool,), after=alive), in_both)
 # `destroy` deletes it first: it deletes the pools and waits for the end of their nodes.
 Drain(
-    "drain", name, region, 1800, ResourceOptions(depends_on=[*alive, karpenter, pools, devices, kubernetes])
+    "drain",
+    DrainArgs(cluster=name, region=region),
+    ResourceOptions(depends_on=[*alive, karpenter, pools, devices, kubernetes]),
 )
 
 # Resources of your own beside the components: a bucket, and a role with which pods of one service account read it.
