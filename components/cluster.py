@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import pulumi
@@ -20,6 +21,7 @@ from .documents.eks import AGENT, SYSTEM_NODE_TYPE, VALUES, VOLUME_GIB, cni_valu
 from .documents.iam import control_plane_group, issuer_of
 from .documents.karpenter_iam import CNI_POLICY, CNI_SERVICE_ACCOUNT
 from .documents.tags import named
+from .documents.vpc import HTTPS
 from .identity import Identity, IdentityArgs
 
 LOG_TYPES: Final = ("api", "audit", "authenticator", "controllerManager", "scheduler")
@@ -32,7 +34,6 @@ CNI: Final = "vpc-cni"
 ADDONS_AFTER_NODES: Final = ("coredns", AGENT)
 # Pods that must not run on Karpenter's nodes run on nodes with this label.
 SYSTEM_LABELS: Final = {names.LABEL_ROLE: names.ROLE_SYSTEM}
-HTTPS: Final = 443
 
 
 class AnyCluster(pulumi.ComponentResource):
@@ -142,16 +143,22 @@ class Cluster(AnyCluster):
         self.oidc_issuer = self.eks.oidc_issuer
         self.group_id = self.eks.cluster_security_group_id
         # The versions of the add-ons must be read after the control plane was updated.
-        self._kubernetes: pulumi.Output[str] = self.group_id.apply(lambda _: args.version)
-        self.kubernetes = self._kubernetes
+        self.kubernetes = self.group_id.apply(lambda _: args.version)
         self.access = [*self._access(name), *self._private_access(name)]
         cni = self._cni_identity()
+        create_addon = partial(
+            addon,
+            prefix=name,
+            cluster=args.name,
+            kubernetes=self.kubernetes,
+            pinned=args.addon_versions,
+            tags=args.tags,
+        )
         before = [
-            self._addon(name, "kube-proxy", [self.eks]),
-            self._addon(
-                name,
-                CNI,
-                [self.eks, *cni.granted],
+            create_addon(name="kube-proxy", opts=pulumi.ResourceOptions(parent=self, depends_on=[self.eks])),
+            create_addon(
+                name=CNI,
+                opts=pulumi.ResourceOptions(parent=self, depends_on=[self.eks, *cni.granted]),
                 service_account_role_arn=cni.role_arn,
                 configuration_values=cni_values(args.tags),
             ),
@@ -175,7 +182,8 @@ class Cluster(AnyCluster):
             opts=pulumi.ResourceOptions(parent=self, depends_on=[*args.after, *before, *self._grants()]),
         )
         """The node group of the system nodes."""
-        after = [self._addon(name, each, [self.nodes]) for each in ADDONS_AFTER_NODES]
+        after_nodes = pulumi.ResourceOptions(parent=self, depends_on=[self.nodes])
+        after = [create_addon(name=each, opts=after_nodes) for each in ADDONS_AFTER_NODES]
         self.ready = [self.nodes, *before, *after]
         self.register_outputs(
             {
@@ -234,7 +242,7 @@ class Cluster(AnyCluster):
                 service_account=CNI_SERVICE_ACCOUNT,
                 oidc_provider_arn=self.oidc_provider_arn,
                 policies={},
-                managed={CNI_POLICY: f"arn:{args.account.partition}:iam::aws:policy/{CNI_POLICY}"},
+                managed={CNI_POLICY: args.account.managed_policy(CNI_POLICY)},
                 tags=args.tags,
             ),
             self._child,
@@ -299,15 +307,7 @@ class Cluster(AnyCluster):
                 opts=pulumi.ResourceOptions(parent=self, depends_on=[entry]),
             )
             result += [entry, association]
-        workers = aws.eks.AccessEntry(
-            f"{name}-workers",
-            cluster_name=args.name,
-            principal_arn=args.worker_role.arn,
-            type="EC2_LINUX",
-            tags=args.tags,
-            opts=after_cluster,
-        )
-        return [*result, workers]
+        return [*result, _worker_access(name, args, args.worker_role.arn, after_cluster)]
 
     def _private_access(self, name: str) -> list[pulumi.Resource]:
         """Create the rules for the private endpoint: EKS's security group only admits nodes.
@@ -329,15 +329,9 @@ class Cluster(AnyCluster):
             for cidr in self._args.private_access_cidrs
         ]
 
-    def _addon(self, prefix: str, name: str, after: list[pulumi.Resource], **further: Any) -> aws.eks.Addon:
-        args = self._args
-        opts = pulumi.ResourceOptions(parent=self, depends_on=after)
-        return addon(
-            name, prefix, args.name, self._kubernetes, args.addon_versions, args.tags, opts, **further
-        )
-
 
 def addon(
+    *,
     name: str,
     prefix: str,
     cluster: str,
@@ -430,20 +424,28 @@ class ExistingCluster(AnyCluster):
         self.oidc_issuer = pulumi.Output.from_input(issuer_of(args.oidc_provider_arn))
         self.group_id = pulumi.Output.from_input(args.security_group_id)
         self.security_group_id = args.security_group_id
-        self.access = [
-            aws.eks.AccessEntry(
-                f"{name}-workers",
-                cluster_name=args.name,
-                principal_arn=args.worker_role_arn,
-                type="EC2_LINUX",
-                tags=args.tags,
-                opts=pulumi.ResourceOptions(parent=self),
-            )
-        ]
+        self.access = [_worker_access(name, args, args.worker_role_arn, pulumi.ResourceOptions(parent=self))]
         self.ready = []
         self.register_outputs(
             {"name": args.name, "oidcProviderArn": self.oidc_provider_arn, "oidcIssuer": self.oidc_issuer}
         )
+
+
+def _worker_access(
+    name: str,
+    args: ClusterArgs | ExistingClusterArgs,
+    role_arn: pulumi.Input[str],
+    opts: pulumi.ResourceOptions,
+) -> aws.eks.AccessEntry:
+    """Let Karpenter's nodes join the cluster."""
+    return aws.eks.AccessEntry(
+        f"{name}-workers",
+        cluster_name=args.name,
+        principal_arn=role_arn,
+        type="EC2_LINUX",
+        tags=args.tags,
+        opts=opts,
+    )
 
 
 def short_names(principals: tuple[str, ...]) -> dict[str, str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import pulumi
 import pulumi_aws as aws
@@ -77,9 +78,17 @@ class Csi(pulumi.ComponentResource):
         """The role of the EBS driver."""
         # The tags of volumes, which the driver's role and a search for leftovers use.
         volume_tags = {**args.tags, iam.CLUSTER_TAG: args.cluster}
-        disks = self._addon(
-            EBS_ADDON,
-            [*args.after, *self.identity.granted],
+        create_addon = partial(
+            addon,
+            prefix=name,
+            cluster=args.cluster,
+            kubernetes=args.kubernetes,
+            pinned=args.addon_versions,
+            tags=args.tags,
+        )
+        disks = create_addon(
+            name=EBS_ADDON,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[*args.after, *self.identity.granted]),
             service_account_role_arn=self.identity.role_arn,
             configuration_values=json.dumps({"controller": {"extraVolumeTags": volume_tags}}, sort_keys=True),
         )
@@ -87,7 +96,8 @@ class Csi(pulumi.ComponentResource):
         self.ready: list[pulumi.Resource] = [disks, storage_class]
         """The resources that must exist as long as there is a pod with a claim."""
         if args.lustre:
-            self.ready.append(self._addon(FSX_ADDON, args.after))
+            after = pulumi.ResourceOptions(parent=self, depends_on=args.after)
+            self.ready.append(create_addon(name=FSX_ADDON, opts=after))
         self.register_outputs({})
 
     def _policies(self) -> dict[str, pulumi.Input[str]]:
@@ -99,13 +109,6 @@ class Csi(pulumi.ComponentResource):
             lambda arn: json.dumps(iam.volume_key(region=account.region, key_arn=arn))
         )
         return {"volumes": json.dumps(volumes), "key": key}
-
-    def _addon(self, name: str, after: list[pulumi.Resource], **more: Any) -> aws.eks.Addon:
-        args = self._args
-        opts = pulumi.ResourceOptions(parent=self, depends_on=after)
-        return addon(
-            name, self._name, args.cluster, args.kubernetes, args.addon_versions, args.tags, opts, **more
-        )
 
     def _storage_class(self, driver: aws.eks.Addon) -> k8s.storage.v1.StorageClass:
         return k8s.storage.v1.StorageClass(

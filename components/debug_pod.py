@@ -70,11 +70,8 @@ class DebugPod(pulumi.ComponentResource):
 def spec(image: str) -> dict[str, Any]:
     """Return the `spec` of the pod. It meets the restricted pod security standard and runs on no node of a pool."""
     return {
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": 1,
+        **pods.helper_spec(),
         "affinity": off_the_pools(),
-        "securityContext": pods.pod(),
         "containers": [
             {
                 "name": "tools",

@@ -87,12 +87,13 @@ class DevicePlugins(pulumi.ComponentResource):
         account = k8s.core.v1.ServiceAccount(
             name, metadata={"name": name, "namespace": DEVICE_PLUGIN_NAMESPACE}, opts=inside
         )
-        role = k8s.rbac.v1.ClusterRole(name, metadata={"name": name}, rules=list(NEURON_RULES), opts=inside)
-        binding = k8s.rbac.v1.ClusterRoleBinding(
+        rbac = identity.bind_role(
             name,
-            metadata={"name": name},
-            role_ref={"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
-            subjects=[{"kind": "ServiceAccount", "name": name, "namespace": DEVICE_PLUGIN_NAMESPACE}],
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[role, account]),
+            NEURON_RULES,
+            account=name,
+            account_namespace=DEVICE_PLUGIN_NAMESPACE,
+            namespace=None,
+            parent=self,
+            after=[*self.objects[:1], account],
         )
-        return [account, role, binding]
+        return [account, *rbac]

@@ -95,14 +95,20 @@ AUTO_SCALING: Final = "autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling"
 SPOT: Final = "spot.amazonaws.com/AWSServiceRoleForEC2Spot"
 
 
-def grant(name: str, key_arn: str, grantee: pulumi.Input[str], opts: pulumi.ResourceOptions) -> aws.kms.Grant:
-    """Allow a role to use the key for EBS volumes."""
+def grant(
+    name: str,
+    key_arn: pulumi.Input[str],
+    grantee: pulumi.Input[str],
+    opts: pulumi.ResourceOptions,
+    operations: tuple[str, ...] = VOLUME_OPERATIONS,
+) -> aws.kms.Grant:
+    """Allow a role to use the key, by default for EBS volumes."""
     return aws.kms.Grant(
         name,
         name=name,
         key_id=key_arn,
         grantee_principal=grantee,
-        operations=list(VOLUME_OPERATIONS),
+        operations=list(operations),
         opts=opts,
     )
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pulumi
 import pulumi_aws as aws
 import pulumi_kubernetes as k8s
 
-from .documents import iam
+from .documents import JsonObject, iam
 from .documents.account import Account
 from .documents.karpenter_iam import CNI_POLICY, NODE_ROLE_POLICIES
 
@@ -137,7 +138,16 @@ class ServiceAccounts(pulumi.ComponentResource):
                     namespace=account.namespace,
                     service_account=account.name,
                     oidc_provider_arn=args.oidc_provider_arn,
-                    policies={"bucket": _policy(account), **account.more},
+                    policies={
+                        "bucket": bucket_policy(
+                            iam.bucket_access,
+                            account.bucket_arn,
+                            account.key_arn,
+                            prefix=account.prefix,
+                            write=account.write,
+                        ),
+                        **account.more,
+                    },
                     tags=args.tags,
                 ),
                 child,
@@ -155,18 +165,15 @@ class ServiceAccounts(pulumi.ComponentResource):
         self.register_outputs({"accounts": [account.name for account in args.accounts]})
 
 
-def _policy(account: BucketAccess) -> pulumi.Output[str]:
-    known = pulumi.Output.all(bucket=account.bucket_arn, key=account.key_arn)
-    return pulumi.Output.json_dumps(
-        known.apply(
-            lambda values: iam.bucket_access(
-                bucket_arn=values["bucket"],
-                prefix=account.prefix,
-                key_arn=values["key"],
-                write=account.write,
-            )
-        )
-    )
+def bucket_policy(
+    build: Callable[..., JsonObject],
+    bucket_arn: pulumi.Input[str],
+    key_arn: pulumi.Input[str] | None,
+    **arguments: Any,
+) -> pulumi.Output[str]:
+    """Return the policy document that `build` returns for a bucket and its key, as JSON."""
+    arns = pulumi.Output.all(bucket_arn=bucket_arn, key_arn=key_arn)
+    return pulumi.Output.json_dumps(arns.apply(lambda resolved: build(**resolved, **arguments)))
 
 
 def without_token(
@@ -182,6 +189,36 @@ def without_token(
         automount_service_account_token=False,
         opts=pulumi.ResourceOptions(parent=parent, depends_on=[after]),
     )
+
+
+def bind_role(
+    name: str,
+    rules: Sequence[JsonObject],
+    *,
+    account: str,
+    account_namespace: str,
+    namespace: str | None,
+    parent: pulumi.Resource,
+    after: list[pulumi.Resource],
+) -> list[pulumi.Resource]:
+    """Create a role with these rules, in one namespace or for the cluster, and bind it to a service account."""
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    resource_name = f"{name}-{namespace}" if namespace else name
+    kind = "Role" if namespace else "ClusterRole"
+    role: pulumi.Resource = getattr(k8s.rbac.v1, kind)(
+        resource_name,
+        metadata=metadata,
+        rules=list(rules),
+        opts=pulumi.ResourceOptions(parent=parent, depends_on=after),
+    )
+    binding: pulumi.Resource = getattr(k8s.rbac.v1, f"{kind}Binding")(
+        resource_name,
+        metadata=metadata,
+        role_ref={"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name},
+        subjects=[{"kind": "ServiceAccount", "name": account, "namespace": account_namespace}],
+        opts=pulumi.ResourceOptions(parent=parent, depends_on=[role]),
+    )
+    return [role, binding]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +302,7 @@ class NodeRoles(pulumi.ComponentResource):
                 aws.iam.RolePolicyAttachment(
                     f"{name}-{policy}",
                     role=role.name,
-                    policy_arn=f"arn:{self._args.account.partition}:iam::aws:policy/{policy}",
+                    policy_arn=self._args.account.managed_policy(policy),
                     opts=child,
                 )
             )

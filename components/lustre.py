@@ -12,6 +12,7 @@ import pulumi_kubernetes as k8s
 
 from trainyard.k8s import names
 
+from . import encryption
 from .documents import iam
 from .documents.lustre import (
     HDD,
@@ -42,7 +43,7 @@ SLOW: Final = pulumi.CustomTimeouts(create="30m", update="30m", delete="30m")
 # (https://docs.aws.amazon.com/fsx/latest/LustreGuide/managing-storage-capacity.html).
 RESIZE_TIMEOUTS: Final = pulumi.CustomTimeouts(create="30m", update="24h", delete="30m")
 # The role that FSx creates for the file system when it is linked to S3.
-LINK_ROLE: Final = "aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_"
+LINK_ROLE: Final = "s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,19 +289,16 @@ class Lustre(pulumi.ComponentResource):
         and the file system may have the same key, so that the role is not known when the key is created. FSx
         creates the role with the link.
         """
-
-        def role(arns: list[str]) -> str:
-            key, file_system = arns
-            return f"arn:{iam.partition_of(key)}:iam::{iam.account_of(key)}:role/{LINK_ROLE}{file_system}"
-
-        return aws.kms.Grant(
+        role = pulumi.Output.all(key_arn, made.id).apply(
+            lambda both: encryption.service_role(both[0], f"{LINK_ROLE}{both[1]}")
+        )
+        return encryption.grant(
             f"{self._name}-bucket",
-            name=f"{self._name}-bucket",
-            key_id=key_arn,
-            grantee_principal=pulumi.Output.all(key_arn, made.id).apply(role),
+            key_arn,
+            role,
+            pulumi.ResourceOptions.merge(self._kept, pulumi.ResourceOptions(depends_on=linked)),
             # https://docs.aws.amazon.com/fsx/latest/LustreGuide/s3-server-side-encryption-support.html
-            operations=list(iam.KEY_OPERATIONS),
-            opts=pulumi.ResourceOptions.merge(self._kept, pulumi.ResourceOptions(depends_on=linked)),
+            operations=iam.KEY_OPERATIONS,
         )
 
 

@@ -14,8 +14,8 @@ from .documents import iam, vpc
 from .documents.account import Account
 from .documents.pool import DISCOVERY_TAG
 from .documents.tags import named
+from .documents.vpc import HTTPS
 
-HTTPS: Final = 443
 # The aggregation interval of a flow, in seconds. It is the shorter of the two that EC2 offers.
 AGGREGATION_SECONDS: Final = 60
 

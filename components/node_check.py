@@ -18,10 +18,8 @@ import pulumi_kubernetes as k8s
 
 from trainyard.k8s import names
 
-from .documents import pods
+from .documents import JsonObject, pods
 from .documents.pool import GPU, NEURON, Pool
-
-JsonObject = dict[str, Any]
 
 # torch's default port of the store of the first process.
 PORT: Final = 29500
@@ -206,10 +204,7 @@ def check_pod(pool: Pool, image: Any, memory: str, parts: JsonObject) -> JsonObj
         # (sigs.k8s.io/karpenter v1.14.1, pkg/scheduling/requirements.go, Compatible).
         "nodeSelector": {names.LABEL_NODEPOOL: pool.name, names.LABEL_INITIALIZED: "true"},
         "tolerations": pool.tolerations,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": 1,
-        "securityContext": pods.pod(),
+        **pods.helper_spec(),
         "containers": [container],
     }
 

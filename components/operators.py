@@ -76,8 +76,8 @@ class Operators(pulumi.ComponentResource):
         manifests = render(args.manifests, published.definitions(kinds))
         with _refusal_of(args.manifests):
             changed = published.training_operator(manifests, args.image, arguments=arguments, kinds=kinds)
-        by_kind = _register(self, OPERATOR, changed, args.after)
-        identity.without_token(OPERATOR_NAMESPACE, self, by_kind["Namespace"])
+        namespace, *_ = register_waves(self, OPERATOR, changed, args.after)
+        identity.without_token(OPERATOR_NAMESPACE, self, namespace)
         self.register_outputs({"kinds": list(kinds)})
 
 
@@ -114,8 +114,8 @@ class KubeflowTrainer(pulumi.ComponentResource):
         images = {published.TRAINER: args.image, published.JOBSET: args.jobset_image}
         with _refusal_of(args.manifests, args.jobset_manifests):
             changed = published.kubeflow_trainer(manifests, images)
-        by_kind = _register(self, "kubeflow-trainer", changed, args.after)
-        identity.without_token(TRAINER_NAMESPACE, self, by_kind["Namespace"])
+        namespace, *_ = register_waves(self, "kubeflow-trainer", changed, args.after)
+        identity.without_token(TRAINER_NAMESPACE, self, namespace)
         self.register_outputs({"kinds": list(published.DEFINITIONS)})
 
 
@@ -130,26 +130,22 @@ def _refusal_of(*sources: str) -> Iterator[None]:
         ) from error
 
 
-def _register(
+def register_waves(
     parent: pulumi.Resource,
     prefix: str,
     waves: Iterable[list[dict[str, Any]]],
     after: list[pulumi.Resource],
-) -> dict[str, pulumi.Resource]:
-    """Register the objects of the waves, each wave after all earlier ones. Return one object of each kind."""
-    done = list(after)
-    by_kind: dict[str, pulumi.Resource] = {}
+) -> list[pulumi.Resource]:
+    """Register the objects of the waves, each wave after all earlier ones. Return them in this order."""
+    registered: list[pulumi.Resource] = []
     for wave in waves:
-        made: list[pulumi.Resource] = []
+        options = pulumi.ResourceOptions(parent=parent, depends_on=[*after, *registered])
         for manifest in wave:
             metadata = manifest["metadata"]
             scope = f"{metadata['namespace']}/" if "namespace" in metadata else ""
-            options = pulumi.ResourceOptions(parent=parent, depends_on=done)
             name = f"{prefix}:{scope}{metadata['name']}"
-            made.append(pulumi.CustomResource(token(manifest), name, manifest, options))
-            by_kind[manifest["kind"]] = made[-1]
-        done = [*done, *made]
-    return by_kind
+            registered.append(pulumi.CustomResource(token(manifest), name, manifest, options))
+    return registered
 
 
 # With the parser in Python, the operator's manifests took half of the time of a preview.

@@ -17,9 +17,10 @@ from trainyard.k8s import names
 
 from . import identity
 from .documents import pods
-from .documents.operator_manifests import require, token
+from .documents.operator_manifests import in_waves, require
 from .documents.pool import off_the_pools
 from .documents.torchrun_queue import Queue, Surroundings, spec, workspaces
+from .operators import register_waves
 
 # The files that `make manifests` writes. Users without a stack apply the same files with kubectl.
 CHECKOUT: Final = Path(__file__).resolve().parents[1]
@@ -36,9 +37,6 @@ RIGHTS: Final = "config/rbac/role.yaml"
 # As for EKS's add-ons and Karpenter: it is evicted from a full node last
 # (https://kubernetes.io/docs/tasks/administer-cluster/guaranteed-scheduling-critical-addon-pods/).
 PRIORITY_CLASS: Final = "system-cluster-critical"
-# The order: first the namespace, last the Deployment.
-FIRST: Final = ("Namespace",)
-LAST: Final = ("Deployment",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,28 +88,19 @@ class Torchrun(pulumi.ComponentResource):
 
     def _controller(self, args: TorchrunArgs) -> list[pulumi.Resource]:
         """Create the controller. Return everything that queues depend on."""
-        done: list[pulumi.Resource] = list(args.after)
-        namespace: pulumi.Resource | None = None
-        for wave in waves(read_documents(*FILES, RIGHTS), args.launcher_image):
-            made = [self._register(each, done) for each in wave]
-            done = [*done, *made]
-            namespace = namespace or made[0]
-        if namespace is not None:
-            identity.without_token(names.TORCHRUN_NAMESPACE, self, namespace)
-        for each in read_documents(JOB_NAMESPACE_FILE):
-            metadata = {**each["metadata"], "namespace": names.TRAINING_NAMESPACE}
-            done.append(self._register({**each, "metadata": metadata}, args.after))
-        return done
-
-    def _register(self, manifest: dict[str, Any], after: list[pulumi.Resource]) -> pulumi.Resource:
-        metadata = manifest["metadata"]
-        scope = f"{metadata['namespace']}/" if "namespace" in metadata else ""
-        return pulumi.CustomResource(
-            token(manifest),
-            f"{names.TORCHRUN_CONTROLLER}:{scope}{metadata['name']}",
-            manifest,
-            pulumi.ResourceOptions(parent=self, depends_on=after),
+        controller = register_waves(
+            self,
+            names.TORCHRUN_CONTROLLER,
+            waves(read_documents(*FILES, RIGHTS), args.launcher_image),
+            args.after,
         )
+        identity.without_token(names.TORCHRUN_NAMESPACE, self, controller[0])
+        in_jobs_namespace = [
+            {**each, "metadata": {**each["metadata"], "namespace": names.TRAINING_NAMESPACE}}
+            for each in read_documents(JOB_NAMESPACE_FILE)
+        ]
+        policies = register_waves(self, names.TORCHRUN_CONTROLLER, [in_jobs_namespace], args.after)
+        return [*args.after, *controller, *policies]
 
     def _queues(self, args: TorchrunArgs, controller: list[pulumi.Resource]) -> None:
         around = Surroundings(
@@ -177,12 +166,8 @@ def waves(documents: Iterable[dict[str, Any]], image: Any) -> list[list[dict[str
         ],
         "the files of the torchrun controller",
     )
-    changed = [_deployment(each, image) if each["kind"] in LAST else each for each in objects]
-    return [
-        [each for each in changed if each["kind"] in FIRST],
-        [each for each in changed if each["kind"] not in (*FIRST, *LAST)],
-        [each for each in changed if each["kind"] in LAST],
-    ]
+    changed = [_deployment(each, image) if each["kind"] == "Deployment" else each for each in objects]
+    return in_waves(changed, {each["kind"] for each in changed} - {"Deployment"})
 
 
 def _deployment(manifest: dict[str, Any], image: Any) -> dict[str, Any]:

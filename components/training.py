@@ -81,7 +81,15 @@ class TrainingSpace(pulumi.ComponentResource):
         """The namespace, its service accounts, RBAC, network policies and priority classes."""
         self._accounts(args.trainer_role_arn)
         for scope, rules in launcher_rules(args.backend).items():
-            self._rights(scope, rules)
+            self.objects += identity.bind_role(
+                names.MANAGED_BY,
+                rules,
+                account=names.LAUNCHER_SERVICE_ACCOUNT,
+                account_namespace=names.TRAINING_NAMESPACE,
+                namespace=scope or None,
+                parent=self,
+                after=[self.namespace],
+            )
         self._network()
         self._priorities(after)
         self.register_outputs({"namespace": names.TRAINING_NAMESPACE})
@@ -120,37 +128,6 @@ class TrainingSpace(pulumi.ComponentResource):
                     opts=self._inside,
                 )
             )
-
-    def _rights(self, namespace: str, rules: list[Rule]) -> None:
-        subject = {
-            "kind": "ServiceAccount",
-            "name": names.LAUNCHER_SERVICE_ACCOUNT,
-            "namespace": names.TRAINING_NAMESPACE,
-        }
-        name = names.MANAGED_BY
-        group = "rbac.authorization.k8s.io"
-        role: pulumi.Resource
-        binding: pulumi.Resource
-        if not namespace:
-            role = k8s.rbac.v1.ClusterRole(name, metadata={"name": name}, rules=rules, opts=self._inside)
-            binding = k8s.rbac.v1.ClusterRoleBinding(
-                name,
-                metadata={"name": name},
-                role_ref={"apiGroup": group, "kind": "ClusterRole", "name": name},
-                subjects=[subject],
-                opts=pulumi.ResourceOptions(parent=self, depends_on=[role]),
-            )
-        else:
-            metadata = {"name": name, "namespace": namespace}
-            role = k8s.rbac.v1.Role(f"{name}-{namespace}", metadata=metadata, rules=rules, opts=self._inside)
-            binding = k8s.rbac.v1.RoleBinding(
-                f"{name}-{namespace}",
-                metadata=metadata,
-                role_ref={"apiGroup": group, "kind": "Role", "name": name},
-                subjects=[subject],
-                opts=pulumi.ResourceOptions(parent=self, depends_on=[role]),
-            )
-        self.objects += [role, binding]
 
     def _priorities(self, after: pulumi.ResourceOptions) -> None:
         for name, value, policy, purpose in (

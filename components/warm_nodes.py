@@ -8,17 +8,14 @@ that the job took.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import pulumi
 import pulumi_kubernetes as k8s
 
 from trainyard.k8s import names
 
-from .documents import pods
+from .documents import JsonObject, pods
 from .documents.pool import Pool
-
-JsonObject = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,10 +119,7 @@ def deployment(pool: Pool, image: str) -> JsonObject:
                 "nodeSelector": {names.LABEL_NODEPOOL: pool.name},
                 "tolerations": pool.tolerations,
                 "affinity": {"podAntiAffinity": _with(mine)},
-                "automountServiceAccountToken": False,
-                "enableServiceLinks": False,
-                "terminationGracePeriodSeconds": 1,
-                "securityContext": pods.pod(),
+                **pods.helper_spec(),
                 "containers": [
                     {
                         "name": "warm",

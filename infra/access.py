@@ -12,7 +12,14 @@ import pulumi
 
 from components.documents import checkpoints, iam
 from components.documents.torchrun_queue import LOGS_PREFIX, WORKSPACES_PREFIX, Queue
-from components.identity import BucketAccess, Identity, IdentityArgs, ServiceAccounts, ServiceAccountsArgs
+from components.identity import (
+    BucketAccess,
+    Identity,
+    IdentityArgs,
+    ServiceAccounts,
+    ServiceAccountsArgs,
+    bucket_policy,
+)
 from components.storage import ModelBucket
 from infra.foundation import Foundation
 from infra.settings import Settings
@@ -31,15 +38,12 @@ def trainer_identity(
     It also reads and writes checkpoints, if the settings keep them in the bucket.
     """
     keeps = settings.training is not None and settings.training.checkpoints == checkpoints.S3
-    policy = pulumi.Output.json_dumps(
-        pulumi.Output.all(bucket=bucket.bucket_arn, key=base.keys.data_key_arn).apply(
-            lambda known: iam.model_writer(
-                bucket_arn=known["bucket"],
-                prefix=settings.storage.prefix,
-                key_arn=known["key"],
-                checkpoints=checkpoints.PREFIX if keeps else None,
-            )
-        )
+    policy = bucket_policy(
+        iam.model_writer,
+        bucket.bucket_arn,
+        base.keys.data_key_arn,
+        prefix=settings.storage.prefix,
+        checkpoints=checkpoints.PREFIX if keeps else None,
     )
     return Identity(
         f"{settings.prefix}-trainer",
@@ -138,16 +142,15 @@ def _workspace_policy(
 ) -> pulumi.Output[str]:
     """Return a policy for the workspaces and logs of one namespace."""
     own = any(queue.own_bucket for queue in queues)
-    given = sorted({queue.bucket for queue in queues if queue.bucket is not None})
+    existing = sorted({queue.bucket for queue in queues if queue.bucket is not None})
 
-    def policy(known: dict[str, str]) -> dict[str, Any]:
-        arns = [f"arn:{settings.account.partition}:s3:::{name}" for name in given]
+    def policy(bucket_arn: str, key_arn: str) -> dict[str, Any]:
+        arns = [f"arn:{settings.account.partition}:s3:::{name}" for name in existing]
         return build(
-            bucket_arns=[known["bucket"], *arns] if own else arns,
+            bucket_arns=[bucket_arn, *arns] if own else arns,
             workspaces=f"{WORKSPACES_PREFIX}/{queues[0].namespace}",
             logs=f"{LOGS_PREFIX}/{queues[0].namespace}",
-            key_arn=known["key"] if own else None,
+            key_arn=key_arn if own else None,
         )
 
-    known = pulumi.Output.all(bucket=bucket.bucket_arn, key=base.keys.data_key_arn)
-    return pulumi.Output.json_dumps(known.apply(policy))
+    return bucket_policy(policy, bucket.bucket_arn, base.keys.data_key_arn)

@@ -18,3 +18,7 @@ class Account:
         if self.region.startswith("cn-"):
             return "aws-cn"
         return "aws-us-gov" if self.region.startswith("us-gov-") else "aws"
+
+    def managed_policy(self, name: str) -> str:
+        """Return the ARN of an AWS managed policy."""
+        return f"arn:{self.partition}:iam::aws:policy/{name}"

@@ -14,14 +14,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from trainyard.k8s.names import DEVICE_PLUGIN_NAMESPACE, LABEL_INSTANCE_TYPE, LABEL_NODEPOOL
 from trainyard.k8s.names import EFA_RESOURCE as EFA
 
+from . import JsonObject
 from .pool import GPU, NEURON, Pool
 
-JsonObject = dict[str, Any]
 Version = tuple[int, ...]
 
 NAMES: Final = {GPU: "nvidia-device-plugin", EFA: "efa-device-plugin", NEURON: "neuron-device-plugin"}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
-JsonObject = dict[str, Any]
+from . import JsonObject
 
 NONE: Final = "none"
 IP: Final = "ip"

@@ -13,9 +13,9 @@ existing file systems its controller calls no API, and its nodes only mount
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-JsonObject = dict[str, Any]
+from . import JsonObject
 
 VERSION = "2012-10-17"
 # The operations of a KMS grant for the encryption and decryption of data.

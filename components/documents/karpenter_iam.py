@@ -10,13 +10,12 @@ changes requires the tags of this cluster.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from trainyard.k8s import names
 
+from . import JsonObject
 from .iam import allow, document
-
-JsonObject = dict[str, Any]
 
 MANAGED_POLICY_LIMIT: Final = 6144
 

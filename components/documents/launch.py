@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from trainyard.k8s import names
 
-from . import pods
+from . import JsonObject, pods
 from .pool import Pool, off_the_pools, request
-
-JsonObject = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)

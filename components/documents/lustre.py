@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from trainyard.k8s import names
 
-from . import pods
+from . import JsonObject, pods
 
 SCRATCH_2: Final = "SCRATCH_2"
 PERSISTENT_1: Final = "PERSISTENT_1"
@@ -129,8 +129,6 @@ def keeps_backups(deployment: str) -> bool:
     """Return whether a deployment type supports backups. Scratch file systems do not."""
     return deployment != SCRATCH_2
 
-
-JsonObject = dict[str, Any]
 
 DRIVER: Final = "fsx.csi.aws.com"
 # flock: locks are valid across nodes; noatime: reads cause no writes; lazystatfs: `df` works without a server
@@ -254,10 +252,7 @@ def proof_spec(
     return {
         **placement,
         "tolerations": [*placement.get("tolerations", []), *OUTLIVES_ITS_NODE],
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": 1,
-        "securityContext": pods.pod(),
+        **pods.helper_spec(),
         "initContainers": [
             opening("open", image, "lustre", mount_path, opened),
             {

@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from trainyard.k8s.names import OPERATOR_NAMESPACE, POD_USER, TRAINER_NAMESPACE
 
-from . import pods
-
-JsonObject = dict[str, Any]
+from . import JsonObject, pods
 
 OPERATOR: Final = "training-operator"
 PYTORCH: Final = "pytorchjob"
@@ -36,8 +34,7 @@ WEBHOOK_PORT: Final = 9443
 LABELS: Final = {"control-plane": "kubeflow-training-operator"}
 # The managers keep every Job, pod and Service of the cluster in memory.
 MANAGER_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
-# The order: first the namespace, then these objects.
-FIRST: Final = ("Namespace",)
+# The kinds of the second wave, after the namespace.
 SECOND: Final = (
     "CustomResourceDefinition",
     "ServiceAccount",
@@ -94,7 +91,7 @@ def training_operator(
     chosen.append(pods.policy("closed", OPERATOR_NAMESPACE, pods.closed()))
     webhook = pods.port_open(LABELS, WEBHOOK_PORT)
     chosen.append(pods.policy("webhook", OPERATOR_NAMESPACE, webhook))
-    return _in_waves(chosen)
+    return in_waves(chosen, SECOND)
 
 
 def require(objects: Iterable[JsonObject], needed: Iterable[tuple[str, str]], source: str) -> None:
@@ -109,10 +106,15 @@ def require(objects: Iterable[JsonObject], needed: Iterable[tuple[str, str]], so
             raise ValueError(f"{source} hold no {kind} {name}")
 
 
-def _in_waves(objects: list[JsonObject]) -> list[list[JsonObject]]:
-    """Return the objects in waves. A wave only depends on the waves before it."""
-    last = [each for each in objects if each["kind"] not in (*FIRST, *SECOND)]
-    return [*([each for each in objects if each["kind"] in group] for group in (FIRST, SECOND)), last]
+def in_waves(objects: list[JsonObject], second: Collection[str]) -> list[list[JsonObject]]:
+    """Return the objects in waves, of which each only depends on the waves before it.
+
+    The first wave has the namespace, the next one the kinds in `second`, the last one all others.
+    """
+    waves: list[list[JsonObject]] = [[], [], []]
+    for each in objects:
+        waves[0 if each["kind"] == "Namespace" else 1 if each["kind"] in second else 2].append(each)
+    return waves
 
 
 def token(manifest: JsonObject) -> str:
@@ -306,7 +308,7 @@ def kubeflow_trainer(objects: Sequence[JsonObject], images: Mapping[str, str]) -
             if each["kind"] == "Deployment"
         ),
     ]
-    return _in_waves(chosen)
+    return in_waves(chosen, SECOND)
 
 
 def _check_trainer(manifest: JsonObject, images: Mapping[str, str]) -> None:

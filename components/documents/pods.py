@@ -1,6 +1,6 @@
 """The security context of the restricted profile, and network policies.
 
-`pod` and `container` return the fields that
+`helper_spec`, `pod` and `container` return the fields that
 https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted requires. Each call returns a
 new mapping, because YAML writes a mapping that is used twice as a reference.
 
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from trainyard.k8s import names
 
-JsonObject = dict[str, Any]
+from . import JsonObject
 
 JOB_PODS: Final[Mapping[str, Any]] = {
     "matchExpressions": [{"key": names.LABEL_JOB_NAME, "operator": "Exists"}]
@@ -96,7 +96,17 @@ def policy(name: str, namespace: str, spec: JsonObject) -> JsonObject:
     }
 
 
-def pod() -> dict[str, Any]:
+def helper_spec() -> JsonObject:
+    """Return fields of the `spec` of a helper pod: restricted, without an API token, and ended at once."""
+    return {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 1,
+        "securityContext": pod(),
+    }
+
+
+def pod() -> JsonObject:
     """Return the `securityContext` of a pod: a user without privileges, and the runtime's default seccomp profile."""
     return {
         "runAsNonRoot": True,
@@ -106,7 +116,7 @@ def pod() -> dict[str, Any]:
     }
 
 
-def container() -> dict[str, Any]:
+def container() -> JsonObject:
     """Return the `securityContext` of a container: no privileges, and a read-only root file system."""
     return {
         "allowPrivilegeEscalation": False,

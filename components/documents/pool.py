@@ -8,11 +8,9 @@ from typing import Any, Final
 
 from trainyard.k8s import names
 
+from . import JsonObject, user_data
 from . import efa as efa_layouts
 from . import eks as subnet_addresses
-from . import user_data
-
-JsonObject = dict[str, Any]
 
 GPU: Final = "nvidia.com/gpu"
 NEURON: Final = "aws.amazon.com/neuron"

@@ -12,10 +12,8 @@ from typing import Any, Final
 
 from trainyard.k8s import names
 
-from . import lustre, pods
+from . import JsonObject, lustre, pods
 from .pool import GPU, Pool
-
-JsonObject = dict[str, Any]
 
 WORKSPACE: Final = "workspace"
 DATASETS: Final = "datasets"

@@ -12,12 +12,12 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from . import JsonObject
 from .iam import document
 
-JsonObject = dict[str, Any]
-
+HTTPS: Final = 443
 EKS_NODES: Final = {
     "ec2": "nodes and VPC CNI attach interfaces and addresses; Karpenter launches machines",
     "ecr.api": "the kubelet's credentials for images",
