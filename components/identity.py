@@ -259,9 +259,16 @@ class NodeRoles(pulumi.ComponentResource):
         self._system = self._role(f"{args.prefix}-system-node") if args.system else None
         self.worker = self._role(f"{args.prefix}-worker-node")
         """The role of Karpenter's nodes."""
-        self.worker_profile_name = (
-            self._profile(f"{args.prefix}-worker-node") if args.instance_profile else None
-        )
+        self.worker_profile_name = None
+        if args.instance_profile:
+            profile = aws.iam.InstanceProfile(
+                f"{args.prefix}-worker-node",
+                role=self.worker.name,
+                tags=args.tags,
+                opts=pulumi.ResourceOptions(parent=self),
+            )
+            self.attachments.append(profile)
+            self.worker_profile_name = profile.name
         self.register_outputs(
             {
                 "systemRoleArn": self._system.arn if self._system else None,
@@ -280,14 +287,6 @@ class NodeRoles(pulumi.ComponentResource):
         if self._system is None:
             raise LookupError("the system nodes' role does not exist: this stack has no system nodes")
         return self._system
-
-    def _profile(self, name: str) -> pulumi.Output[str]:
-        profile = aws.iam.InstanceProfile(
-            name, role=self.worker.name, tags=self._args.tags, opts=pulumi.ResourceOptions(parent=self)
-        )
-        self.attachments.append(profile)
-        found: pulumi.Output[str] = profile.name
-        return found
 
     def _role(self, name: str) -> aws.iam.Role:
         child = pulumi.ResourceOptions(parent=self)

@@ -75,7 +75,14 @@ class Karpenter(pulumi.ComponentResource):
         self._name = name
         self._args = args
         self._child = pulumi.ResourceOptions(parent=self)
-        queue = self._queue()
+        queue = aws.sqs.Queue(
+            f"{name}-interruptions",
+            name=args.prefix,
+            message_retention_seconds=300,
+            sqs_managed_sse_enabled=True,
+            tags=args.tags,
+            opts=self._child,
+        )
         self.queue_name = queue.name
         rules = self._rules(queue)
         self.identity = Identity(
@@ -131,17 +138,6 @@ class Karpenter(pulumi.ComponentResource):
             return [own]
         role = encryption.service_role(key, encryption.SPOT)
         return [own, encryption.grant(f"{prefix}-spot-disks", key, role, self._child)]
-
-    def _queue(self) -> aws.sqs.Queue:
-        queue = aws.sqs.Queue(
-            f"{self._name}-interruptions",
-            name=self._args.prefix,
-            message_retention_seconds=300,
-            sqs_managed_sse_enabled=True,
-            tags=self._args.tags,
-            opts=self._child,
-        )
-        return queue
 
     def _rules(self, queue: aws.sqs.Queue) -> list[pulumi.Resource]:
         rules: list[aws.cloudwatch.EventRule] = []

@@ -56,27 +56,25 @@ class LauncherJob(pulumi.ComponentResource):
             checkpoint_uri=args.checkpoint_uri,
         ).apply(lambda values: Resolved(placeholder_image=args.placeholder_image, **values))
         self.job_name = None
-        self.jobs: list[k8s.batch.v1.Job] = []
-        """The Job, in a list; empty without a run name."""
+        self.job: k8s.batch.v1.Job | None = None
+        """The Job; None without a run name."""
         if args.run.run_id is not None:
             self.job_name = f"{names.LAUNCHER_JOB_PREFIX}{args.run.run_id}"
-            self.jobs.append(
-                k8s.batch.v1.Job(
-                    self.job_name,
-                    metadata={
-                        "name": self.job_name,
-                        "namespace": names.TRAINING_NAMESPACE,
-                        "labels": labels(args.run.run_id),
-                        "annotations": {"pulumi.com/skipAwait": "true"},
-                    },
-                    spec=resolved.apply(lambda r: job_spec(args.run, r)),
-                    opts=pulumi.ResourceOptions(
-                        parent=self,
-                        depends_on=args.after,
-                        ignore_changes=["spec", "metadata"],
-                        retain_on_delete=True,
-                    ),
-                )
+            self.job = k8s.batch.v1.Job(
+                self.job_name,
+                metadata={
+                    "name": self.job_name,
+                    "namespace": names.TRAINING_NAMESPACE,
+                    "labels": labels(args.run.run_id),
+                    "annotations": {"pulumi.com/skipAwait": "true"},
+                },
+                spec=resolved.apply(lambda r: job_spec(args.run, r)),
+                opts=pulumi.ResourceOptions(
+                    parent=self,
+                    depends_on=args.after,
+                    ignore_changes=["spec", "metadata"],
+                    retain_on_delete=True,
+                ),
             )
         self.manifest = resolved.apply(lambda r: manifest(args.run, r))
         self.register_outputs({"jobName": self.job_name, "manifest": self.manifest})

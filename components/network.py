@@ -137,7 +137,16 @@ class Network(AnyNetwork):
         self.egress = [*group.objects]
         tables = self._private_routes(None if args.private else self._way_out())
         self._gateway_endpoint(tables)
-        self._interface_endpoints()
+        if args.interface_endpoints:
+            self.egress += _Endpoints(
+                f"{name}-endpoints",
+                args,
+                args.cidr,
+                self.vpc.id,
+                self.private_subnet_ids,
+                self._endpoint_user,
+                self._child,
+            ).objects
         if args.flow_logs is not None:
             _FlowLogs(f"{name}-flow-logs", args, args.flow_logs, self.vpc.id, self._child)
         self.register_outputs(
@@ -217,18 +226,6 @@ class Network(AnyNetwork):
                 opts=self._child,
             )
         )
-
-    def _interface_endpoints(self) -> None:
-        if self._args.interface_endpoints:
-            self.egress += _Endpoints(
-                f"{self._name}-endpoints",
-                self._args,
-                self._args.cidr,
-                self.vpc.id,
-                self.private_subnet_ids,
-                self._endpoint_user,
-                self._child,
-            ).objects
 
     def _nat(self, zone: str, subnet: aws.ec2.Subnet, gateway: aws.ec2.InternetGateway) -> aws.ec2.NatGateway:
         address = aws.ec2.Eip(

@@ -62,18 +62,27 @@ class NodeCheck(pulumi.ComponentResource):
         self.register_outputs({"pools": [pool.name for pool in args.pools]})
 
 
+@dataclass(frozen=True, kw_only=True)
+class FabricCheckArgs:
+    """The pools to check."""
+
+    pools: tuple[Pool, ...]
+    image: pulumi.Input[str]
+    """The trainer's image."""
+    after: list[pulumi.Resource]
+
+
 class FabricCheck(pulumi.ComponentResource):
     """The checks of the network between the pools' nodes.
 
     Creates the suspended CronJob `fabric-<pool>` in the namespace `training` for each pool, and a Service and a
     NetworkPolicy for the pods of all checks.
 
-    Its arguments are `NodeCheckArgs`, of which it ignores `mounts`. Pools of Neuron devices get no CronJob, because
-    NCCL does not use them. A CronJob never starts by itself and costs nothing while no Job of it runs. Karpenter
-    launches no node for it.
+    Pools of Neuron devices get no CronJob, because NCCL does not use them. A CronJob never starts by itself and costs
+    nothing while no Job of it runs. Karpenter launches no node for it.
     """
 
-    def __init__(self, name: str, args: NodeCheckArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(self, name: str, args: FabricCheckArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:training:FabricCheck", name, None, opts)
         options = pulumi.ResourceOptions(parent=self, depends_on=args.after)
         metadata = {"name": names.FABRIC_CHECK_SERVICE, "namespace": names.TRAINING_NAMESPACE}

@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import pulumi
 import pulumi_aws as aws
@@ -14,7 +14,17 @@ import pulumi_docker_build as docker
 
 from .documents.images import context_digest
 
-KEPT_IMAGES = 30
+KEPT_IMAGES: Final = 30
+LIFECYCLE: Final = {
+    "rules": [
+        {
+            "rulePriority": 1,
+            "description": f"Keep the newest {KEPT_IMAGES} images",
+            "selection": {"tagStatus": "any", "countType": "imageCountMoreThan", "countNumber": KEPT_IMAGES},
+            "action": {"type": "expire"},
+        }
+    ]
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +97,7 @@ class Images(pulumi.ComponentResource):
         aws.ecr.LifecyclePolicy(
             f"{self._args.prefix}-{image}",
             repository=repository.name,
-            policy=json.dumps(lifecycle(KEPT_IMAGES)),
+            policy=json.dumps(LIFECYCLE),
             opts=self._kept,
         )
         return repository
@@ -116,17 +126,3 @@ class Images(pulumi.ComponentResource):
         )
         ref: pulumi.Output[str] = built.ref
         return ref
-
-
-def lifecycle(kept: int) -> dict[str, Any]:
-    """Return the lifecycle policy of a repository, which keeps the newest `kept` images."""
-    return {
-        "rules": [
-            {
-                "rulePriority": 1,
-                "description": f"Keep the newest {kept} images",
-                "selection": {"tagStatus": "any", "countType": "imageCountMoreThan", "countNumber": kept},
-                "action": {"type": "expire"},
-            }
-        ]
-    }

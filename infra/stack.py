@@ -26,7 +26,7 @@ from components.drain import Drain, DrainArgs
 from components.fixed_settings import FixedSettings, StartedRun
 from components.karpenter import Karpenter, KarpenterArgs
 from components.launcher_job import LauncherJob, LauncherJobArgs
-from components.node_check import FabricCheck, NodeCheck, NodeCheckArgs
+from components.node_check import FabricCheck, FabricCheckArgs, NodeCheck, NodeCheckArgs
 from components.operators import (
     KubeflowTrainer,
     KubeflowTrainerArgs,
@@ -163,15 +163,12 @@ def deploy(settings: Settings) -> dict[str, Any]:
             DebugPod("debug", DebugPodArgs(image=settings.images.debug, after=[space.namespace]), in_both)
         )
     if settings.node_check:
-        checks = NodeCheckArgs(
-            pools=settings.pools,
-            image=images.uris["trainer"],
-            mounts=mounts.paths,
-            after=[*space.objects, *mounts.ready],
-        )
+        image, after = images.uris["trainer"], [*space.objects, *mounts.ready]
+        node_check = NodeCheckArgs(pools=settings.pools, image=image, mounts=mounts.paths, after=after)
+        fabric_check = FabricCheckArgs(pools=settings.pools, image=image, after=after)
         others += [
-            NodeCheck("node-check", checks, in_both),
-            FabricCheck("fabric-check", checks, in_both),
+            NodeCheck("node-check", node_check, in_both),
+            FabricCheck("fabric-check", fabric_check, in_both),
         ]
     model_uri = pulumi.Output.concat("s3://", bucket.bucket_name, "/", settings.storage.prefix)
     if settings.queues:
@@ -211,7 +208,9 @@ def deploy(settings: Settings) -> dict[str, Any]:
             ),
             in_both,
         )
-        others += [launcher, *_started(settings, settings.training, images.uris, launcher)]
+        others.append(launcher)
+        if launcher.job is not None:
+            others.append(_started_run(settings, settings.training, images.uris, launcher.job))
     Drain(
         "drain",
         DrainArgs(
@@ -278,9 +277,9 @@ def _operators(
     return found
 
 
-def _started(
-    settings: Settings, training: Training, uris: dict[str, pulumi.Output[str]], launcher: LauncherJob
-) -> list[pulumi.Resource]:
+def _started_run(
+    settings: Settings, training: Training, uris: dict[str, pulumi.Output[str]], job: k8s.batch.v1.Job
+) -> StartedRun:
     """Record the settings and images of the run when its Job exists.
 
     An image that the stack builds changes with its sources, and with settings such as `images.packageIndex`.
@@ -289,16 +288,13 @@ def _started(
         **changes.run_values(settings, training),
         **{f"the {name} image": uris[name] for name in IMAGES},
     }
-    return [
-        StartedRun(
-            f"run-{training.run_id}",
-            training.run_id or "",
-            job.metadata.apply(lambda metadata: getattr(metadata, "uid", None) or ""),
-            values,
-            pulumi.ResourceOptions(depends_on=[job]),
-        )
-        for job in launcher.jobs
-    ]
+    return StartedRun(
+        f"run-{training.run_id}",
+        training.run_id or "",
+        job.metadata.apply(lambda metadata: getattr(metadata, "uid", None) or ""),
+        values,
+        pulumi.ResourceOptions(depends_on=[job]),
+    )
 
 
 def _images(

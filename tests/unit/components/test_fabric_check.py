@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from components.documents.pool import Pool
-from components.node_check import FabricCheck, NodeCheckArgs
+from components.node_check import FabricCheck, FabricCheckArgs
 from components.node_check import fabric_cron_spec as cron_spec
 from components.node_check import fabric_name_of as name_of
 from tests.unit.components.pools import CPU, TRAINIUM, pool
@@ -36,9 +36,7 @@ def environment(of: Pool) -> dict[str, str]:
 
 def test_fabric_check_has_a_cron_job_per_pool_and_one_service() -> None:
     recorded = deploy(
-        lambda: FabricCheck(
-            "fabric", NodeCheckArgs(pools=(P4D, CPU, TRAINIUM), image=IMAGE, mounts={}, after=[])
-        )
+        lambda: FabricCheck("fabric", FabricCheckArgs(pools=(P4D, CPU, TRAINIUM), image=IMAGE, after=[]))
     )
     jobs = recorded.of("kubernetes:batch/v1:CronJob")
     # No NCCL on Neuron devices.
