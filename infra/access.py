@@ -28,9 +28,8 @@ from trainyard.k8s import names
 
 def trainer_identity(
     settings: Settings,
-    base: Foundation,
+    foundation: Foundation,
     bucket: ModelBucket,
-    tags: dict[str, str],
     opts: pulumi.ResourceOptions,
 ) -> Identity:
     """Return the trainer's role. It reads and writes models below the prefix of the settings.
@@ -41,7 +40,7 @@ def trainer_identity(
     policy = bucket_policy(
         iam.model_writer,
         bucket.bucket_arn,
-        base.keys.data_key_arn,
+        foundation.keys.data_key_arn,
         prefix=settings.storage.prefix,
         checkpoints=checkpoints.PREFIX if keeps else None,
     )
@@ -50,14 +49,14 @@ def trainer_identity(
         IdentityArgs(
             namespace=names.TRAINING_NAMESPACE,
             service_account=names.TRAINER_SERVICE_ACCOUNT,
-            oidc_provider_arn=base.cluster.oidc_provider_arn,
+            oidc_provider_arn=foundation.cluster.oidc_provider_arn,
             policies={
                 "models": policy,
                 **_workspaces(
-                    settings, base, bucket, names.TRAINING_NAMESPACE, names.TRAINER_SERVICE_ACCOUNT
+                    settings, foundation, bucket, names.TRAINING_NAMESPACE, names.TRAINER_SERVICE_ACCOUNT
                 ),
             },
-            tags=tags,
+            tags=settings.resource_tags,
         ),
         opts,
     )
@@ -65,25 +64,23 @@ def trainer_identity(
 
 def service_accounts(
     settings: Settings,
-    base: Foundation,
+    foundation: Foundation,
     bucket: ModelBucket,
     after: list[pulumi.Resource],
-    tags: dict[str, str],
     opts: pulumi.ResourceOptions,
 ) -> ServiceAccounts:
     """Create the service accounts of the settings. `after` are their namespaces."""
+    arn_prefix = f"arn:{settings.account.partition}:s3:::"
     accounts = tuple(
         BucketAccess(
             name=account.name,
             namespace=account.namespace,
-            bucket_arn=f"arn:{settings.account.partition}:s3:::{account.bucket}"
-            if account.bucket
-            else bucket.bucket_arn,
+            bucket_arn=f"{arn_prefix}{account.bucket}" if account.bucket else bucket.bucket_arn,
             # In the stack's own bucket, the account has access below the prefix of the models.
             prefix=None if account.bucket else settings.storage.prefix,
-            key_arn=None if account.bucket else base.keys.data_key_arn,
+            key_arn=None if account.bucket else foundation.keys.data_key_arn,
             write=account.access == "write",
-            more=_workspaces(settings, base, bucket, account.namespace, account.name),
+            more=_workspaces(settings, foundation, bucket, account.namespace, account.name),
         )
         for account in settings.service_accounts
     )
@@ -92,16 +89,16 @@ def service_accounts(
         ServiceAccountsArgs(
             prefix=settings.prefix,
             accounts=accounts,
-            oidc_provider_arn=base.cluster.oidc_provider_arn,
+            oidc_provider_arn=foundation.cluster.oidc_provider_arn,
             after=after,
-            tags=tags,
+            tags=settings.resource_tags,
         ),
         opts,
     )
 
 
 def submitter_policies(
-    settings: Settings, base: Foundation, bucket: ModelBucket
+    settings: Settings, foundation: Foundation, bucket: ModelBucket
 ) -> dict[str, pulumi.Output[str]]:
     """Return the IAM policy for users who submit jobs, by namespace. Namespaces without a bucket have none."""
     namespaces = sorted({queue.namespace for queue in settings.queues if queue.fetches})
@@ -109,7 +106,7 @@ def submitter_policies(
         namespace: _workspace_policy(
             settings,
             [queue for queue in settings.queues if queue.fetches and queue.namespace == namespace],
-            base,
+            foundation,
             bucket,
             iam.torchrun_submitter,
         )
@@ -118,7 +115,7 @@ def submitter_policies(
 
 
 def _workspaces(
-    settings: Settings, base: Foundation, bucket: ModelBucket, namespace: str, account: str
+    settings: Settings, foundation: Foundation, bucket: ModelBucket, namespace: str, account: str
 ) -> dict[str, pulumi.Output[str]]:
     """Return the policy of a service account whose pods use a workspace bucket, by its short name; {} for others."""
     queues = [
@@ -126,17 +123,15 @@ def _workspaces(
         for queue in settings.queues
         if queue.fetches and (queue.namespace, queue.service_account) == (namespace, account)
     ]
-    return (
-        {"workspaces": _workspace_policy(settings, queues, base, bucket, iam.torchrun_worker)}
-        if queues
-        else {}
-    )
+    if not queues:
+        return {}
+    return {"workspaces": _workspace_policy(settings, queues, foundation, bucket, iam.torchrun_worker)}
 
 
 def _workspace_policy(
     settings: Settings,
     queues: Sequence[Queue],
-    base: Foundation,
+    foundation: Foundation,
     bucket: ModelBucket,
     build: Callable[..., dict[str, Any]],
 ) -> pulumi.Output[str]:
@@ -153,4 +148,4 @@ def _workspace_policy(
             key_arn=key_arn if own else None,
         )
 
-    return bucket_policy(policy, bucket.bucket_arn, base.keys.data_key_arn)
+    return bucket_policy(policy, bucket.bucket_arn, foundation.keys.data_key_arn)

@@ -1,4 +1,4 @@
-"""Create the network, the roles, the keys and the cluster. `build` is the entry point."""
+"""Create the network, the roles, the keys and the cluster. `build_foundation` is the entry point."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ class Foundation:
     cluster_group_id: str | None
 
 
-def build(
-    settings: Settings, tags: dict[str, str], opts: pulumi.ResourceOptions, record: pulumi.Resource
-) -> Foundation:
+def build_foundation(settings: Settings, opts: pulumi.ResourceOptions, record: pulumi.Resource) -> Foundation:
     """Create the resources that the settings don't name. All of them depend on `record`, which checks the settings."""
     name, given, prefix = settings.cluster.name, settings.cluster.existing, settings.prefix
     roles = NodeRoles(
@@ -60,7 +58,7 @@ def build(
             instance_profile=settings.network.private,
             # The VPC CNI of an existing cluster may have no role of its own.
             cni=given is not None,
-            tags=tags,
+            tags=settings.resource_tags,
         ),
         opts,
     )
@@ -72,14 +70,14 @@ def build(
             deletion_window_days=KEY_DELETION_DAYS[settings.protect_data],
             protect=settings.protect_data,
             log_groups=_log_groups(settings),
-            tags=tags,
+            tags=settings.resource_tags,
         ),
         opts,
     )
-    network = _network(settings, keys, tags, opts)
+    network = _network(settings, keys, opts)
     cluster: AnyCluster
     if given is None:
-        cluster = _new_cluster(settings, network, roles, keys, tags, opts, record)
+        cluster = _new_cluster(settings, network, roles, keys, opts, record)
     else:
         cluster = ExistingCluster(
             name,
@@ -92,7 +90,7 @@ def build(
                 security_group_id=given.security_group_id,
                 worker_role_arn=roles.worker.arn,
                 profile=settings.provider.profile,
-                tags=tags,
+                tags=settings.resource_tags,
             ),
             opts,
         )
@@ -115,15 +113,13 @@ def _log_groups(settings: Settings) -> tuple[str, ...]:
     return (*control_plane, *((iam.flow_logs_group(name),) if settings.network.flow_logs else ()))
 
 
-def _network(
-    settings: Settings, keys: Encryption, tags: dict[str, str], opts: pulumi.ResourceOptions
-) -> AnyNetwork:
+def _network(settings: Settings, keys: Encryption, opts: pulumi.ResourceOptions) -> AnyNetwork:
     wanted, name = settings.network, settings.cluster.name
     logs = None
     if wanted.flow_logs and keys.logs_key_arn is not None:
         logs = FlowLogSettings(key_arn=keys.logs_key_arn, retention_days=wanted.flow_log_retention_days)
     if wanted.existing is not None:
-        return _existing_network(settings, wanted.existing, logs, tags, opts)
+        return _existing_network(settings, wanted.existing, logs, opts)
     services = wanted.interface_endpoints
     if wanted.private:
         services = private_endpoints(file_system=settings.storage.lustre is not None, more=services)
@@ -139,7 +135,7 @@ def _network(
             private=wanted.private,
             interface_endpoints=services,
             flow_logs=logs,
-            tags=tags,
+            tags=settings.resource_tags,
         ),
         opts,
     )
@@ -149,7 +145,6 @@ def _existing_network(
     settings: Settings,
     given: ExistingVpc,
     logs: FlowLogSettings | None,
-    tags: dict[str, str],
     opts: pulumi.ResourceOptions,
 ) -> ExistingNetwork:
     return ExistingNetwork(
@@ -164,7 +159,7 @@ def _existing_network(
             cidr=settings.network.cidr,
             interface_endpoints=settings.network.interface_endpoints,
             flow_logs=logs,
-            tags=tags,
+            tags=settings.resource_tags,
         ),
         opts,
     )
@@ -175,7 +170,6 @@ def _new_cluster(
     network: AnyNetwork,
     roles: NodeRoles,
     keys: Encryption,
-    tags: dict[str, str],
     opts: pulumi.ResourceOptions,
     record: pulumi.Resource,
 ) -> Cluster:
@@ -219,7 +213,7 @@ def _new_cluster(
             under=[remains],
             after=[*network.egress, *roles.attachments],
             profile=settings.provider.profile,
-            tags=tags,
+            tags=settings.resource_tags,
         ),
         opts,
     )

@@ -52,9 +52,8 @@ def shared_directory(settings: Settings) -> str | None:
 
 def file_system(
     settings: Settings,
-    base: Foundation,
+    foundation: Foundation,
     bucket: ModelBucket,
-    tags: dict[str, str],
     opts: pulumi.ResourceOptions,
 ) -> Lustre | None:
     """Create the file system. It depends only on the network, so that it is created in parallel with the cluster."""
@@ -64,9 +63,9 @@ def file_system(
     return Lustre(
         f"{settings.prefix}-lustre",
         LustreArgs(
-            file_system=_existing(wanted) or _new(wanted, base, bucket),
+            file_system=_existing(wanted) or _new(wanted, foundation, bucket),
             protect=settings.protect_data,
-            tags=tags,
+            tags=settings.resource_tags,
         ),
         opts,
     )
@@ -82,12 +81,12 @@ def _existing(wanted: LustreSettings) -> ExistingFileSystem | None:
     )
 
 
-def _new(wanted: LustreSettings, base: Foundation, bucket: ModelBucket) -> NewFileSystem:
+def _new(wanted: LustreSettings, foundation: Foundation, bucket: ModelBucket) -> NewFileSystem:
     return NewFileSystem(
-        vpc_id=base.network.vpc_id,
-        subnet_id=base.network.private_by_zone[wanted.zone],
-        client_groups={"workers": base.network.worker_group_id},
-        key_arn=base.keys.data_key_arn,
+        vpc_id=foundation.network.vpc_id,
+        subnet_id=foundation.network.private_by_zone[wanted.zone],
+        client_groups={"workers": foundation.network.worker_group_id},
+        key_arn=foundation.keys.data_key_arn,
         deployment=wanted.deployment_type,
         capacity_gib=wanted.capacity_gib,
         throughput=wanted.throughput,
@@ -97,26 +96,25 @@ def _new(wanted: LustreSettings, base: Foundation, bucket: ModelBucket) -> NewFi
         compression=wanted.compression,
         backup_days=wanted.backup_days,
         efa=wanted.efa,
-        link=_link(wanted.link, base, bucket) if wanted.link else None,
+        link=_link(wanted.link, foundation, bucket) if wanted.link else None,
     )
 
 
-def _link(link: LustreLink, base: Foundation, bucket: ModelBucket) -> S3Link:
+def _link(link: LustreLink, foundation: Foundation, bucket: ModelBucket) -> S3Link:
     own = link.bucket is None
     return S3Link(
         bucket=bucket.bucket_name if link.bucket is None else link.bucket,
         prefix=link.prefix.rstrip("/"),
         path=link.path,
-        key_arn=base.keys.data_key_arn if own else None,
+        key_arn=foundation.keys.data_key_arn if own else None,
     )
 
 
 def volumes(
     settings: Settings,
-    base: Foundation,
+    foundation: Foundation,
     lustre: Lustre | None,
-    namespace: list[pulumi.Resource],
-    tags: dict[str, str],
+    namespace: pulumi.Resource,
     opts: pulumi.ResourceOptions,
 ) -> Volumes:
     """Create the CSI drivers, the default StorageClass, and the claim of the file system in the training namespace.
@@ -124,19 +122,19 @@ def volumes(
     The drivers and other add-ons of an existing cluster belong to its owner.
     """
     ready: list[pulumi.Resource] = []
-    if base.cluster.kubernetes is not None:
+    if foundation.cluster.kubernetes is not None:
         drivers = Csi(
             "csi",
             CsiArgs(
                 cluster=settings.cluster.name,
-                kubernetes=base.cluster.kubernetes,
+                kubernetes=foundation.cluster.kubernetes,
                 account=settings.account,
-                key_arn=base.keys.data_key_arn,
-                oidc_provider_arn=base.cluster.oidc_provider_arn,
+                key_arn=foundation.keys.data_key_arn,
+                oidc_provider_arn=foundation.cluster.oidc_provider_arn,
                 lustre=lustre is not None,
                 addon_versions=settings.cluster.addon_versions,
-                after=base.alive,
-                tags=tags,
+                after=foundation.alive,
+                tags=settings.resource_tags,
             ),
             opts,
         )
@@ -153,7 +151,7 @@ def volumes(
                 capacity_gib=wanted.capacity_gib,
                 namespace=names.TRAINING_NAMESPACE,
                 mount_path=wanted.mount_path,
-                after=[*base.alive, *ready, *lustre.ready, *namespace],
+                after=[*foundation.alive, *ready, *lustre.ready, namespace],
             ),
             opts,
         )

@@ -9,6 +9,7 @@ from pydantic import field_validator
 
 from components.documents.account import Account
 from components.documents.pool import Pool
+from components.documents.tags import stack_tags
 from components.documents.torchrun_queue import Queue
 from infra.settings.cluster import Cluster, prefix_of
 from infra.settings.fields import IN_PLACE, AsTuple, Model, setting
@@ -109,6 +110,14 @@ class Settings:
     def prefix(self) -> str:
         """The prefix of the names of all resources: the cluster's name, if all services accept it."""
         return prefix_of(self.cluster.name, default_name(self.stack))
+
+    @property
+    def resource_tags(self) -> dict[str, str]:
+        """The tags of each AWS resource, set on the resource and not by the provider.
+
+        So nodes and volumes, which controllers create, have them, too.
+        """
+        return {**self.tags, **stack_tags(PROJECT, self.stack)}
 
     @property
     def account(self) -> Account:

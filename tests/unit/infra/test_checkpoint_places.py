@@ -51,12 +51,12 @@ def run_of(**change: Any) -> Run:
     found = read("test", with_(change), NOW)
     cluster = SimpleNamespace(oidc_provider_arn="arn:aws:iam::123456789012:oidc-provider/id")
     keys = SimpleNamespace(data_key_arn="arn:aws:kms:::key/data")
-    base = cast(Foundation, SimpleNamespace(keys=keys, cluster=cluster))
+    foundation = cast(Foundation, SimpleNamespace(keys=keys, cluster=cluster))
 
     def program() -> dict[str, Any]:
         name = pulumi.Output.from_input("models")
         bucket = cast(ModelBucket, SimpleNamespace(bucket_name=name, bucket_arn="arn:aws:s3:::models"))
-        access.trainer_identity(found, base, bucket, {}, pulumi.ResourceOptions())
+        access.trainer_identity(found, foundation, bucket, pulumi.ResourceOptions())
         return {"uri": found.training and stack.checkpoint_uri(found, found.training, bucket)}
 
     made = deploy(program)

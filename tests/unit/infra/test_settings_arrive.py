@@ -328,7 +328,7 @@ def test_existing_file_system_is_mounted() -> None:
 
     def program() -> dict[str, Any]:
         nothing = cast(Any, None)
-        found = volumes.file_system(settings, nothing, nothing, {}, pulumi.ResourceOptions())
+        found = volumes.file_system(settings, nothing, nothing, pulumi.ResourceOptions())
         assert found is not None
         return {
             "fileSystemId": found.file_system_id,

@@ -67,8 +67,10 @@ def whole(settings: Settings) -> Recorded:
 
 def images(settings: Settings) -> Recorded:
     """Return only the images and repositories for these settings, in the current checkout."""
-    base = cast(Foundation, SimpleNamespace(keys=SimpleNamespace(data_key_arn="arn:aws:kms:::key/data")))
-    return deploy(lambda: stack._images(settings, base, {}, pulumi.ResourceOptions()) and None)
+    foundation = cast(
+        Foundation, SimpleNamespace(keys=SimpleNamespace(data_key_arn="arn:aws:kms:::key/data"))
+    )
+    return deploy(lambda: stack._images(settings, foundation, pulumi.ResourceOptions()) and None)
 
 
 def shipped(name: str) -> Recorded:
