@@ -63,47 +63,55 @@ class ClusterArgs:
 
     name: str
     """The cluster's name."""
-    version: str = versions.KUBERNETES
-    """The Kubernetes version, such as 1.35."""
     account: Account
     vpc_id: pulumi.Input[str]
     private_subnet_ids: list[pulumi.Output[str]]
     """The subnets of the control plane and of the system nodes, in at least two zones."""
     public_subnet_ids: list[pulumi.Output[str]]
     """Public subnets for load balancers; may be empty."""
-    public_access_cidrs: tuple[str, ...] = ()
-    """The address ranges that reach the API server from the internet. Empty: only the VPC reaches it."""
-    private_access_cidrs: tuple[str, ...] = ()
-    """The address ranges in the VPC that reach the API server. Nodes always reach it."""
     administrators: tuple[str, ...]
     """The ARNs of the users and roles that administer the cluster, including the deploying one."""
     secrets_key_arn: pulumi.Input[str]
     """The key that encrypts Kubernetes secrets."""
-    logs_key_arn: pulumi.Input[str] | None = None
-    """The key that encrypts the control plane's logs. CloudWatch Logs must be allowed to use it."""
     system_role: aws.iam.Role
     """The role of the system nodes."""
     worker_role: aws.iam.Role
     """The role of Karpenter's nodes, which may join the cluster."""
-    system_instance_type: str = SYSTEM_NODE_TYPE
-    """The instance type of the system nodes."""
-    system_count: int = 2
-    """The number of system nodes."""
-    addon_versions: Mapping[str, str] = field(default_factory=dict)
-    """Pinned versions, by add-on."""
-    volume_key: str | None = None
+    tags: dict[str, str]
+
+    # Control plane
+    version: str = versions.KUBERNETES
+    """The Kubernetes version, such as 1.35."""
+    public_access_cidrs: tuple[str, ...] = ()
+    """The address ranges that reach the API server from the internet. Empty: only the VPC reaches it."""
+    private_access_cidrs: tuple[str, ...] = ()
+    """The address ranges in the VPC that reach the API server. Nodes always reach it."""
+    profile: str | None = None
+    """A profile of ~/.aws/config in the kubeconfig."""
+    logs_key_arn: pulumi.Input[str] | None = None
+    """The key that encrypts the control plane's logs. CloudWatch Logs must be allowed to use it."""
     log_retention_days: int = 365
     """The retention of the control plane's logs."""
     deletion_protection: bool = True
     """Whether EKS refuses to delete the cluster."""
+
+    # System nodes and add-ons
+    system_instance_type: str = SYSTEM_NODE_TYPE
+    """The instance type of the system nodes."""
+    system_count: int = 2
+    """The number of system nodes."""
+    volume_key: str | None = None
+    """The ARN of the key of the system nodes' disks; None for the account's default key for EBS."""
+    addon_versions: Mapping[str, str] = field(default_factory=dict)
+    """Pinned versions, by add-on."""
+
+    # Order of deletion
     under: list[pulumi.Resource] = field(default_factory=list)
     """Resources that must exist until the control plane and its log group are gone. The cluster waits for them, so
     they should be quick.
     """
     after: list[pulumi.Resource] = field(default_factory=list)
     """Resources that must exist until the last system node is gone, such as routes."""
-    profile: str | None = None
-    tags: dict[str, str]
 
 
 class Cluster(AnyCluster):
@@ -394,8 +402,9 @@ class ExistingClusterArgs:
     """The security group that EKS created for the cluster."""
     worker_role_arn: pulumi.Input[str]
     """The role of Karpenter's nodes, which may join the cluster."""
-    profile: str | None = None
     tags: dict[str, str]
+    profile: str | None = None
+    """A profile of ~/.aws/config in the kubeconfig."""
 
 
 class ExistingCluster(AnyCluster):

@@ -25,9 +25,9 @@ class DevicePluginsArgs:
     """The pools with devices, and the images of plugins."""
 
     pools: tuple[Pool, ...]
+    after: list[pulumi.Resource]
     images: Mapping[str, str] = field(default_factory=lambda: dict(IMAGES))
     """The image of each device plugin, by resource: nvidia.com/gpu, vpc.amazonaws.com/efa, aws.amazon.com/neuron."""
-    after: list[pulumi.Resource]
 
 
 class DevicePlugins(pulumi.ComponentResource):

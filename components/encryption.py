@@ -20,12 +20,13 @@ class EncryptionArgs:
 
     cluster: str
     account: Account
+    tags: dict[str, str]
     deletion_window_days: int = 30
     """The days in which a deleted key can be restored, 7 to 30."""
     protect: bool = True
+    """Whether Pulumi protects the keys of secrets and data from deletion: `destroy` fails."""
     log_groups: tuple[str, ...] = ()
     """The names of the log groups to encrypt. Without any, there is no key for logs."""
-    tags: dict[str, str]
 
 
 class Encryption(pulumi.ComponentResource):

@@ -27,9 +27,9 @@ class IdentityArgs:
     oidc_provider_arn: pulumi.Input[str]
     policies: Mapping[str, pulumi.Input[str]]
     """Policy documents as JSON, by short name. Each becomes a managed policy."""
+    tags: dict[str, str]
     managed: Mapping[str, str] = field(default_factory=dict)
     """The ARNs of AWS managed policies, by short name."""
-    tags: dict[str, str]
 
 
 class Identity(pulumi.ComponentResource):
@@ -226,14 +226,15 @@ class NodeRolesArgs:
     """The roles of nodes."""
 
     prefix: str
+    """The prefix of the roles' names."""
     account: Account
+    tags: dict[str, str]
     system: bool = True
     """Whether there is a role for system nodes."""
     instance_profile: bool = False
     """Whether the workers' role gets an instance profile. Karpenter can't create one without access to IAM."""
     cni: bool = False
     """Whether nodes have the permissions of the VPC CNI. This is for a VPC CNI without its own role."""
-    tags: dict[str, str]
 
 
 class NodeRoles(pulumi.ComponentResource):

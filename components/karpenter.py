@@ -31,12 +31,17 @@ class KarpenterArgs:
     node_role_arn: pulumi.Input[str]
     """The role of nodes, which Karpenter may pass to EC2."""
     oidc_provider_arn: pulumi.Input[str]
+    tags: dict[str, str]
+
+    # Charts
     chart: str = versions.KARPENTER_CHART
     """The controller's chart: an OCI address, or a directory."""
     crd_chart: str = versions.KARPENTER_CRD_CHART
     """The chart of the custom resource definitions: an OCI address, or a directory."""
     version: str | None = versions.KARPENTER
     """The version of both charts; None for directories."""
+
+    # Controller
     replicas: int = 2
     """The number of replicas of the controller; one of them is active."""
     image_repository: str | None = None
@@ -45,12 +50,14 @@ class KarpenterArgs:
     """Whether the network has no internet access. Karpenter then calls no service without an endpoint."""
     node_repair: bool = True
     """Whether Karpenter replaces nodes that the node monitoring agent reports as unhealthy."""
+
+    # Nodes
     volume_key: str | None = None
+    """The ARN of the key of the nodes' disks; None for the account's default key for EBS."""
     spot: bool = False
     """Whether some nodes are Spot Instances, which need a grant of `volume_key`."""
     after: list[pulumi.Resource] = field(default_factory=list)
     """Resources that Karpenter needs until its last node is deleted."""
-    tags: dict[str, str]
 
 
 class Karpenter(pulumi.ComponentResource):

@@ -19,10 +19,13 @@ class LauncherJobArgs:
     run: Run
     """The run (`documents.launch.Run`)."""
     launcher_image: pulumi.Input[str]
+    """The launcher's image."""
     trainer_image: pulumi.Input[str]
+    """The image of workers."""
     placeholder_image: str
     """A pause image for the pods that hold nodes."""
     model_uri: pulumi.Input[str]
+    """Where models are stored, such as s3://bucket/models."""
     checkpoint_uri: pulumi.Input[str | None]
     """Where the run stores its checkpoints; None for no checkpoints."""
     after: list[pulumi.Resource]

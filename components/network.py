@@ -29,6 +29,7 @@ class FlowLogSettings:
     (`documents.iam.logs_key_policy`).
     """
     retention_days: int
+    """The retention of the entries."""
 
 
 class AnyNetwork(pulumi.ComponentResource):
@@ -62,17 +63,19 @@ class NetworkArgs:
     """The address range of the VPC."""
     zones: tuple[str, ...]
     """The zones, such as us-west-2a. Each has a private subnet and, unless `private` is set, a public one."""
+    tags: dict[str, str]
     nat_per_zone: bool = False
     """Whether each zone has its own NAT gateway. By default, one serves all zones."""
     private: bool = False
     """Whether the VPC has no internet access. Pods then reach AWS through endpoints only."""
     interface_endpoints: tuple[str, ...] = ()
+    """Short names of the services with an interface endpoint, such as ecr.api."""
     flow_logs: FlowLogSettings | None = None
+    """The flow logs of the VPC; None for none."""
     shared: bool = False
     """Whether other accounts use the VPC, too. If not, only principals of `account` may use the endpoints of a private
     network.
     """
-    tags: dict[str, str]
 
 
 class Network(AnyNetwork):
@@ -269,6 +272,7 @@ class ExistingNetworkArgs:
     vpc_id: str
     private_subnet_ids: Mapping[str, str]
     """The subnets of nodes, by zone."""
+    tags: dict[str, str]
     public_subnet_ids: Mapping[str, str] = field(default_factory=dict)
     """Public subnets, by zone."""
     worker_group_id: str | None = None
@@ -276,8 +280,9 @@ class ExistingNetworkArgs:
     cidr: str | None = None
     """The address range of the VPC, which interface endpoints need."""
     interface_endpoints: tuple[str, ...] = ()
+    """Short names of the services with an interface endpoint, such as ecr.api."""
     flow_logs: FlowLogSettings | None = None
-    tags: dict[str, str]
+    """The flow logs of the VPC; None for none."""
 
 
 class ExistingNetwork(AnyNetwork):

@@ -35,6 +35,7 @@ class NodeCheckArgs:
     image: pulumi.Input[str]
     """The trainer's image."""
     mounts: Mapping[str, str]
+    """The directories of volumes in pods, by claim."""
     after: list[pulumi.Resource]
 
 

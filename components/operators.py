@@ -40,11 +40,11 @@ class OperatorsArgs:
     """An image that replaces the one in the manifests."""
     lookup_image: pulumi.Input[str]
     """An image with python3, in which workers wait until the master has a DNS name."""
+    after: list[pulumi.Resource]
     kubectl_image: str | None = None
     """An image with kubectl, which enables MPIJobs."""
     pytorch_jobs: bool = True
     """Whether it serves PyTorchJobs."""
-    after: list[pulumi.Resource]
 
 
 class Operators(pulumi.ComponentResource):

@@ -23,10 +23,10 @@ class PoolsArgs:
     """The subnet of nodes, by zone."""
     node_role_name: pulumi.Input[str]
     """The role of nodes."""
+    tags: dict[str, str]
     ami: str = versions.AMI
     """The AMI of nodes: an alias with a version, such as al2023@v20260724."""
     after: list[pulumi.Resource] = field(default_factory=list)
-    tags: dict[str, str]
     instance_profile: pulumi.Input[str] | None = None
     """The instance profile of nodes, if Karpenter can't create one."""
     worker_group_id: pulumi.Input[str] | None = None
@@ -34,6 +34,7 @@ class PoolsArgs:
     cluster_group_id: pulumi.Input[str] | None = None
     """The security group that EKS created for the cluster; by default Karpenter finds it by its tag."""
     volume_key: str | None = None
+    """The ARN of the key of the nodes' disks; None for the account's default key for EBS."""
     lustre: bool = False
     """Whether pods mount FSx for Lustre."""
     lustre_efa: bool = False

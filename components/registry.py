@@ -43,15 +43,15 @@ class ImagesArgs:
     """The names of the images."""
     given: dict[str, str]
     """The URIs of images that are not built, by name."""
-    arguments: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Arguments of the Dockerfiles, by image. An image's history shows them, so they must hold no credentials."""
-    targets: dict[str, str] = field(default_factory=dict)
-    """The build stage (`target`), by image; by default the last one."""
     key_arn: pulumi.Input[str]
     """The key that encrypts the repositories."""
     protect: bool
     """Whether Pulumi protects repositories and images. If not, a repository is deleted with its images."""
     tags: dict[str, str]
+    arguments: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Arguments of the Dockerfiles, by image. An image's history shows them, so they must hold no credentials."""
+    targets: dict[str, str] = field(default_factory=dict)
+    """The build stage (`target`), by image; by default the last one."""
 
 
 class Images(pulumi.ComponentResource):

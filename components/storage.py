@@ -22,6 +22,7 @@ class ModelBucketArgs:
     keep_job_logs_days: int
     """Days until the log of a torchrun job is deleted, after its last line."""
     protect: bool
+    """Whether Pulumi protects the bucket from deletion: `destroy` fails."""
     tags: dict[str, str]
 
 

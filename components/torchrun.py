@@ -52,8 +52,10 @@ class TorchrunArgs:
     bucket_name: pulumi.Input[str]
     """The bucket of the stack."""
     model_uri: pulumi.Input[str]
+    """Where models are stored, such as s3://bucket/models."""
     region: str
     mounts: Mapping[str, str]
+    """The directories of volumes in pods, by claim."""
     writes: tuple[str, ...]
     """The directories in `mounts` that workers can write to."""
     after: list[pulumi.Resource]
