@@ -13,6 +13,14 @@ from .documents import iam
 from .documents.account import Account
 from .documents.tags import named
 
+# The principal that launches an instance needs the key for its volumes. Without access, EC2 terminates the instance at
+# launch (Client.InternalError):
+# https://docs.aws.amazon.com/autoscaling/ec2/userguide/key-policy-requirements-EBS-encryption.html.
+VOLUME_OPERATIONS: Final = ("CreateGrant", *iam.KEY_OPERATIONS)
+# Service-linked roles that launch instances: of managed node groups, and of Spot Instances.
+AUTO_SCALING: Final = "autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling"
+SPOT: Final = "spot.amazonaws.com/AWSServiceRoleForEC2Spot"
+
 
 @dataclass(frozen=True, kw_only=True)
 class EncryptionArgs:
@@ -85,15 +93,6 @@ class Encryption(pulumi.ComponentResource):
         )
         arn: pulumi.Output[str] = key.arn
         return arn
-
-
-# The principal that launches an instance needs the key for its volumes. Without access, EC2 terminates the instance at
-# launch (Client.InternalError):
-# https://docs.aws.amazon.com/autoscaling/ec2/userguide/key-policy-requirements-EBS-encryption.html.
-VOLUME_OPERATIONS: Final = ("CreateGrant", *iam.KEY_OPERATIONS)
-# Service-linked roles that launch instances: of managed node groups, and of Spot Instances.
-AUTO_SCALING: Final = "autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling"
-SPOT: Final = "spot.amazonaws.com/AWSServiceRoleForEC2Spot"
 
 
 def grant(

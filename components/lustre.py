@@ -44,6 +44,8 @@ SLOW: Final = pulumi.CustomTimeouts(create="30m", update="30m", delete="30m")
 RESIZE_TIMEOUTS: Final = pulumi.CustomTimeouts(create="30m", update="24h", delete="30m")
 # The role that FSx creates for the file system when it is linked to S3.
 LINK_ROLE: Final = "s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_"
+CLAIM: Final = "lustre"
+PROOF_POD: Final = "attach-pvc"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,9 +308,6 @@ def _uri(link: S3Link) -> pulumi.Output[str]:
     return pulumi.Output.concat("s3://", link.bucket, f"/{link.prefix}/" if link.prefix else "")
 
 
-CLAIM: Final = "lustre"
-
-
 @dataclass(frozen=True, kw_only=True)
 class LustreVolumeArgs:
     """The file system, and its claim. `after` has the driver, the namespace and `Lustre.ready`."""
@@ -376,9 +375,6 @@ class LustreVolume(pulumi.ComponentResource):
         self.register_outputs({"claimName": CLAIM, "mountPath": args.mount_path})
 
 
-NAME: Final = "attach-pvc"
-
-
 @dataclass(frozen=True, kw_only=True)
 class LustreProofArgs:
     """The pod, and the claim of the file system in the namespace `training`."""
@@ -415,7 +411,7 @@ class LustreProof(pulumi.ComponentResource):
         k8s.core.v1.Pod(
             name,
             metadata={
-                "name": NAME,
+                "name": PROOF_POD,
                 "namespace": names.TRAINING_NAMESPACE,
                 # The drain finds the pod by its role.
                 "labels": {names.LABEL_ROLE: names.ROLE_PROOF},
@@ -439,4 +435,4 @@ class LustreProof(pulumi.ComponentResource):
                 delete_before_replace=True,
             ),
         )
-        self.register_outputs({"name": NAME})
+        self.register_outputs({"name": PROOF_POD})

@@ -25,6 +25,11 @@ from .documents.pool import GPU, NEURON, Pool
 PORT: Final = 29500
 _INDEX: Final = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 _FABRIC_LABELS: Final = {names.LABEL_ROLE: names.ROLE_FABRIC_CHECK}
+# A pod that finds no free node in this time ends. A check takes seconds; the pull of a large image takes minutes.
+DEADLINE_SECONDS: Final = 900
+KEPT_SECONDS: Final = 3600
+# Any schedule is valid: a suspended CronJob never starts.
+NEVER: Final = "0 0 1 1 *"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,13 +113,6 @@ class FabricCheck(pulumi.ComponentResource):
                 opts=options,
             )
         self.register_outputs({"pools": [pool.name for pool in args.pools]})
-
-
-# A pod that finds no free node in this time ends. A check takes seconds; the pull of a large image takes minutes.
-DEADLINE_SECONDS: Final = 900
-KEPT_SECONDS: Final = 3600
-# Any schedule is valid: a suspended CronJob never starts.
-NEVER: Final = "0 0 1 1 *"
 
 
 def name_of(pool: Pool) -> str:

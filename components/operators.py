@@ -29,6 +29,11 @@ from . import identity
 from .documents import operator_manifests as published
 from .documents.operator_manifests import MPI, OPERATOR, PYTORCH, token
 
+# With the parser in Python, the operator's manifests took half of the time of a preview.
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# kustomize reads an address by git, which has no time limit of its own.
+_RENDER_SECONDS = 300.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorsArgs:
@@ -146,12 +151,6 @@ def register_waves(
             name = f"{prefix}:{scope}{metadata['name']}"
             registered.append(pulumi.CustomResource(token(manifest), name, manifest, options))
     return registered
-
-
-# With the parser in Python, the operator's manifests took half of the time of a preview.
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-# kustomize reads an address by git, which has no time limit of its own.
-_RENDER_SECONDS = 300.0
 
 
 class _Rendering(NamedTuple):

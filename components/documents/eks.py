@@ -39,6 +39,18 @@ WARM_IP_TARGET: Final = 4
 MINIMUM_IP_TARGET: Final = PODS + WARM_IP_TARGET
 # Its default: one whole interface of spare addresses, WARM_ENI_TARGET=1 (the same page).
 WARM_INTERFACES: Final = 1
+AGENT: Final = "eks-node-monitoring-agent"
+# Configuration by add-on (`aws eks describe-addon-configuration` prints the schema).
+VALUES: Final = {
+    # The agent reads NVIDIA GPUs through the DaemonSet dcgm-server. The agent tolerates all taints, dcgm-server none
+    # (github.com/aws/eks-node-monitoring-agent, charts/eks-node-monitoring-agent/values.yaml 1.7). On a tainted node,
+    # the agent then reports AcceleratedHardwareReady=False (DCGMError), and node repair replaces a healthy node. The
+    # chart's affinity already keeps dcgm-server on nodes with NVIDIA GPUs.
+    AGENT: json.dumps({"dcgmAgent": {"tolerations": [{"operator": "Exists"}]}}),
+}
+
+# https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins
+EXEC_VERSION: Final = "client.authentication.k8s.io/v1beta1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,20 +126,6 @@ def of_file_system(capacity_gib: int) -> int:
 def free_in(block: str) -> int:
     """Return the number of addresses of a subnet that AWS does not reserve."""
     return ipaddress.IPv4Network(block).num_addresses - RESERVED_BY_AWS
-
-
-AGENT: Final = "eks-node-monitoring-agent"
-# Configuration by add-on (`aws eks describe-addon-configuration` prints the schema).
-VALUES: Final = {
-    # The agent reads NVIDIA GPUs through the DaemonSet dcgm-server. The agent tolerates all taints, dcgm-server none
-    # (github.com/aws/eks-node-monitoring-agent, charts/eks-node-monitoring-agent/values.yaml 1.7). On a tainted node,
-    # the agent then reports AcceleratedHardwareReady=False (DCGMError), and node repair replaces a healthy node. The
-    # chart's affinity already keeps dcgm-server on nodes with NVIDIA GPUs.
-    AGENT: json.dumps({"dcgmAgent": {"tolerations": [{"operator": "Exists"}]}}),
-}
-
-# https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins
-EXEC_VERSION: Final = "client.authentication.k8s.io/v1beta1"
 
 
 def kubeconfig(

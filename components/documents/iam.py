@@ -24,6 +24,12 @@ KEY_OPERATIONS: Final = (
     *("ReEncryptFrom", "ReEncryptTo"),
 )
 
+# The same in every partition (https://docs.aws.amazon.com/vpc/latest/userguide/flow-logs-iam-role.html).
+FLOW_LOGS_SERVICE: Final = "vpc-flow-logs.amazonaws.com"
+
+DRIVER_TAG: Final = "ebs.csi.aws.com/cluster"
+CLUSTER_TAG: Final = "ebs.csi.aws.com/cluster-name"
+
 
 def document(*statements: JsonObject) -> JsonObject:
     """Return a policy document with these statements."""
@@ -210,10 +216,6 @@ def bucket_access(*, bucket_arn: str, prefix: str | None, key_arn: str | None, w
     )
 
 
-# The same in every partition (https://docs.aws.amazon.com/vpc/latest/userguide/flow-logs-iam-role.html).
-FLOW_LOGS_SERVICE: Final = "vpc-flow-logs.amazonaws.com"
-
-
 def control_plane_group(cluster: str) -> str:
     """Return the log group of a control plane. EKS defines the name.
 
@@ -297,10 +299,6 @@ def flow_logs_writer(*, log_group_arn: str) -> JsonObject:
         ),
         allow("FindTheGroup", "logs:DescribeLogGroups", f"{groups}:*"),
     )
-
-
-DRIVER_TAG: Final = "ebs.csi.aws.com/cluster"
-CLUSTER_TAG: Final = "ebs.csi.aws.com/cluster-name"
 
 
 def volumes(*, partition: str, region: str, account: str, cluster: str) -> JsonObject:

@@ -17,6 +17,10 @@ from pathlib import Path
 # (https://docs.docker.com/reference/cli/docker/image/tag/).
 DEFAULT_REGISTRY = "docker.io"
 OFFICIAL = "library"
+DIGEST_LENGTH = 16
+
+Pattern = tuple[bool, "re.Pattern[str]", str]
+"""(whether it includes files again, the expression, the pattern's text)."""
 
 
 def full_name(image: str) -> str:
@@ -33,9 +37,6 @@ def mirrored(image: str, mirror: str | None) -> str:
     registry.k8s.io/pause:3.9 becomes <mirror>/registry.k8s.io/pause:3.9. Without a mirror the name is unchanged.
     """
     return image if mirror is None else f"{mirror}/{full_name(image)}"
-
-
-DIGEST_LENGTH = 16
 
 
 def context_digest(root: Path, dockerfile: Path) -> str:
@@ -59,10 +60,6 @@ def context_digest(root: Path, dockerfile: Path) -> str:
     for relative in visible_files(root, patterns):
         _feed(digest, relative, root / relative)
     return digest.hexdigest()[:DIGEST_LENGTH]
-
-
-Pattern = tuple[bool, "re.Pattern[str]", str]
-"""(whether it includes files again, the expression, the pattern's text)."""
 
 
 def parse_ignore(text: str) -> list[Pattern]:

@@ -42,6 +42,44 @@ EFA_STEP_GIB: Final = {125: 38400, 250: 19200, 500: 9600, 1000: 4800}
 METADATA_IOPS: Final = (1500, 3000, 6000, 12000)
 MOST_METADATA_IOPS: Final = 192000
 
+DRIVER: Final = "fsx.csi.aws.com"
+# flock: locks are valid across nodes; noatime: reads cause no writes; lazystatfs: `df` works without a server
+# (https://docs.aws.amazon.com/fsx/latest/LustreGuide/mount-fs-auto-mount-onreboot.html, mount.lustre(8)).
+MOUNT_OPTIONS: Final = ("flock", "noatime", "lazystatfs")
+
+# The tolerations that the API server adds to a pod without its own. With them in the spec, a refresh finds no change
+# (https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/#taint-based-evictions).
+OUTLIVES_ITS_NODE: Final[list[JsonObject]] = [
+    {
+        "key": f"node.kubernetes.io/{state}",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": 300,
+    }
+    for state in ("not-ready", "unreachable")
+]
+
+# The container of the test pod that users enter.
+SHELL: Final = "shell"
+# The directory in an existing file system is <this>/<stack>, because its root belongs to its owner.
+OWN_DIRECTORY: Final = "trainyard"
+# The created directory belongs to root, as the root of a new file system does, and the training pods are not root: each
+# user can create files there, and delete only their own. A directory of another owner is not changed. Below one, only
+# the training pods' user may be able to create the directory.
+OPEN: Final = """[ -d "$0" ] || mkdir -p "$0" || echo "$0 is left to the training pods' user" >&2
+[ ! -d "$0" ] || [ "$(stat -c %u "$0")" != 0 ] || chmod 1777 "$0"
+"""
+PROVE: Final = """set -eu
+cd "$0"
+mkdir -p "$1"
+file="$1/.mounted-by-$POD_NAME"
+echo "$POD_NAME" > "$file"
+[ "$(cat "$file")" = "$POD_NAME" ]
+rm "$file"
+df -h "$0"
+echo "written and read on $1"
+"""
+
 
 def storage_problem(deployment: str, storage: str) -> str | None:
     """Return the problem of a storage type for a deployment type, as the end of a sentence, or None."""
@@ -128,45 +166,6 @@ def cache_problem(storage: str, cache: str) -> str | None:
 def keeps_backups(deployment: str) -> bool:
     """Return whether a deployment type supports backups. Scratch file systems do not."""
     return deployment != SCRATCH_2
-
-
-DRIVER: Final = "fsx.csi.aws.com"
-# flock: locks are valid across nodes; noatime: reads cause no writes; lazystatfs: `df` works without a server
-# (https://docs.aws.amazon.com/fsx/latest/LustreGuide/mount-fs-auto-mount-onreboot.html, mount.lustre(8)).
-MOUNT_OPTIONS: Final = ("flock", "noatime", "lazystatfs")
-
-# The tolerations that the API server adds to a pod without its own. With them in the spec, a refresh finds no change
-# (https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/#taint-based-evictions).
-OUTLIVES_ITS_NODE: Final[list[JsonObject]] = [
-    {
-        "key": f"node.kubernetes.io/{state}",
-        "operator": "Exists",
-        "effect": "NoExecute",
-        "tolerationSeconds": 300,
-    }
-    for state in ("not-ready", "unreachable")
-]
-
-# The container of the test pod that users enter.
-SHELL: Final = "shell"
-# The directory in an existing file system is <this>/<stack>, because its root belongs to its owner.
-OWN_DIRECTORY: Final = "trainyard"
-# The created directory belongs to root, as the root of a new file system does, and the training pods are not root: each
-# user can create files there, and delete only their own. A directory of another owner is not changed. Below one, only
-# the training pods' user may be able to create the directory.
-OPEN: Final = """[ -d "$0" ] || mkdir -p "$0" || echo "$0 is left to the training pods' user" >&2
-[ ! -d "$0" ] || [ "$(stat -c %u "$0")" != 0 ] || chmod 1777 "$0"
-"""
-PROVE: Final = """set -eu
-cd "$0"
-mkdir -p "$1"
-file="$1/.mounted-by-$POD_NAME"
-echo "$POD_NAME" > "$file"
-[ "$(cat "$file")" = "$POD_NAME" ]
-rm "$file"
-df -h "$0"
-echo "written and read on $1"
-"""
 
 
 def directory(mount_path: str, stack: str, *, given: bool) -> str:

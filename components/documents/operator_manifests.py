@@ -47,6 +47,59 @@ SECOND: Final = (
 )
 # Permissions of the operator for MPIJobs only: their launcher gets a service account with `exec` into its workers.
 FOR_MPI: Final = ("configmaps", "serviceaccounts", "pods/exec", "roles", "rolebindings")
+TEMPLATE_FILE: Final = "initContainer.yaml"
+IMAGE_ARGUMENT: Final = "--pytorch-init-container-image="
+TEMPLATE_ARGUMENT: Final = "--pytorch-init-container-template-file="
+
+TEMPLATE: Final = f"""\
+- name: init-pytorch
+  image: {{{{.InitContainerImage}}}}
+  imagePullPolicy: IfNotPresent
+  resources:
+    limits: {{cpu: 100m, memory: 64Mi}}
+    requests: {{cpu: 100m, memory: 64Mi}}
+  securityContext:
+    allowPrivilegeEscalation: false
+    capabilities: {{drop: [ALL]}}
+    readOnlyRootFilesystem: true
+    runAsNonRoot: true
+    runAsUser: {POD_USER}
+    seccompProfile: {{type: RuntimeDefault}}
+  command:
+    - python3
+    - -c
+    - |
+      import socket, sys, time
+      for _ in range({{{{.MaxTries}}}}):
+          try:
+              socket.getaddrinfo("{{{{.MasterAddr}}}}", None)
+              sys.exit(0)
+          except socket.gaierror as error:
+              print("waiting for {{{{.MasterAddr}}}}:", error, flush=True)
+              time.sleep(2)
+      sys.exit("{{{{.MasterAddr}}}} has no address")
+"""
+
+# Both managers run in a namespace of their own. So a stack can change its backend, or run MPIJobs beside TrainJobs,
+# without a conflict with the training operator. Each manager keeps its webhooks' certificate in a Secret and writes the
+# authority into its webhook configurations (github.com/open-policy-agent/cert-controller).
+TRAINER: Final = "kubeflow-trainer-controller-manager"
+JOBSET: Final = "jobset-controller-manager"
+# Parts of Trainer's kustomization (manifests/base). Its overlay also downloads JobSet's manifests.
+PARTS: Final = ("crds", "manager", "rbac", "webhook")
+DEFINITIONS: Final = (
+    "jobsets.jobset.x-k8s.io",
+    "clustertrainingruntimes.trainer.kubeflow.org",
+    "trainingruntimes.trainer.kubeflow.org",
+    "trainjobs.trainer.kubeflow.org",
+)
+# The Secret of Trainer's certificate, which its overlay generates; Trainer fills it.
+CERTIFICATE: Final = "kubeflow-trainer-webhook-cert"
+# The version for Trainer's SDK, which everybody may read.
+_PUBLIC: Final = "kubeflow-trainer-public"
+# JobSet's metrics behind kube-rbac-proxy, which its Deployment does not have.
+_UNUSED: Final = ("jobset-metrics-reader", "jobset-proxy")
+_NAMESPACED: Final = ("ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Secret", "Service", "Deployment")
 
 
 def definitions(kinds: Sequence[str]) -> tuple[str, ...]:
@@ -205,61 +258,6 @@ def without_descriptions(schema: Any) -> Any:
     if isinstance(schema, list):
         return [without_descriptions(value) for value in schema]
     return schema
-
-
-TEMPLATE_FILE: Final = "initContainer.yaml"
-IMAGE_ARGUMENT: Final = "--pytorch-init-container-image="
-TEMPLATE_ARGUMENT: Final = "--pytorch-init-container-template-file="
-
-TEMPLATE: Final = f"""\
-- name: init-pytorch
-  image: {{{{.InitContainerImage}}}}
-  imagePullPolicy: IfNotPresent
-  resources:
-    limits: {{cpu: 100m, memory: 64Mi}}
-    requests: {{cpu: 100m, memory: 64Mi}}
-  securityContext:
-    allowPrivilegeEscalation: false
-    capabilities: {{drop: [ALL]}}
-    readOnlyRootFilesystem: true
-    runAsNonRoot: true
-    runAsUser: {POD_USER}
-    seccompProfile: {{type: RuntimeDefault}}
-  command:
-    - python3
-    - -c
-    - |
-      import socket, sys, time
-      for _ in range({{{{.MaxTries}}}}):
-          try:
-              socket.getaddrinfo("{{{{.MasterAddr}}}}", None)
-              sys.exit(0)
-          except socket.gaierror as error:
-              print("waiting for {{{{.MasterAddr}}}}:", error, flush=True)
-              time.sleep(2)
-      sys.exit("{{{{.MasterAddr}}}} has no address")
-"""
-
-# Both managers run in a namespace of their own. So a stack can change its backend, or run MPIJobs beside TrainJobs,
-# without a conflict with the training operator. Each manager keeps its webhooks' certificate in a Secret and writes the
-# authority into its webhook configurations (github.com/open-policy-agent/cert-controller).
-TRAINER: Final = "kubeflow-trainer-controller-manager"
-JOBSET: Final = "jobset-controller-manager"
-# Parts of Trainer's kustomization (manifests/base). Its overlay also downloads JobSet's manifests.
-PARTS: Final = ("crds", "manager", "rbac", "webhook")
-DEFINITIONS: Final = (
-    "jobsets.jobset.x-k8s.io",
-    "clustertrainingruntimes.trainer.kubeflow.org",
-    "trainingruntimes.trainer.kubeflow.org",
-    "trainjobs.trainer.kubeflow.org",
-)
-# The Secret of Trainer's certificate, which its overlay generates; Trainer fills it.
-CERTIFICATE: Final = "kubeflow-trainer-webhook-cert"
-# The version for Trainer's SDK, which everybody may read.
-_PUBLIC: Final = "kubeflow-trainer-public"
-# JobSet's metrics behind kube-rbac-proxy, which its Deployment does not have.
-_UNUSED: Final = ("jobset-metrics-reader", "jobset-proxy")
-_NAMESPACED: Final = ("ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Secret", "Service", "Deployment")
 
 
 def parts(base: str) -> list[str]:

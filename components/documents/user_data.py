@@ -63,35 +63,6 @@ mount "$store"
 
 _BOUNDARY: Final = "trainyard"
 
-
-def user_data(
-    *, vcpus: int, local_disks: bool, images_from_snapshot: bool, lustre_interfaces: int = 0
-) -> str | None:
-    """Return the user data of a node, or None if there is none.
-
-    `lustre_interfaces` is the number of EFA interfaces of its Lustre client (0: there is nothing to configure).
-    """
-    scripts = [_MOUNT_IMAGES] if images_from_snapshot else []
-    if lustre_interfaces:
-        scripts.append(script(lustre_interfaces))
-    config = _node_config(vcpus, local_disks, images_from_snapshot)
-    if not scripts:
-        return config
-    parts = [("text/x-shellscript", text) for text in scripts]
-    if config is not None:
-        parts.append(("application/node.eks.aws", config))
-    body = "".join(f"--{_BOUNDARY}\nContent-Type: {kind}\n\n{text}\n" for kind, text in parts)
-    return (
-        f'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="{_BOUNDARY}"\n\n{body}--{_BOUNDARY}--\n'
-    )
-
-
-def _node_config(vcpus: int, local_disks: bool, images_from_snapshot: bool) -> str | None:
-    if images_from_snapshot:
-        return _KEEP_RUNTIME_OFF_LOCAL_DISKS if local_disks else None
-    return FAST_IMAGE_PULL if vcpus >= FAST_IMAGE_PULL_LEAST_VCPUS else None
-
-
 # Families of the pools' types that have EFA and a Nitro System of version 4 or newer; FSx leaves out trn2.
 FAMILIES: Final = ("g6", "g6e", "p5", "p5e", "p5en", "p6-b200", "trn1", "trn1n")
 # From FSx's guide: each interface is one of at most 1024 connections of a file system. Other types have two with
@@ -131,6 +102,34 @@ lnetctl udsp add --src efa --priority 0
 modprobe lustre
 lnetctl net show
 """
+
+
+def user_data(
+    *, vcpus: int, local_disks: bool, images_from_snapshot: bool, lustre_interfaces: int = 0
+) -> str | None:
+    """Return the user data of a node, or None if there is none.
+
+    `lustre_interfaces` is the number of EFA interfaces of its Lustre client (0: there is nothing to configure).
+    """
+    scripts = [_MOUNT_IMAGES] if images_from_snapshot else []
+    if lustre_interfaces:
+        scripts.append(script(lustre_interfaces))
+    config = _node_config(vcpus, local_disks, images_from_snapshot)
+    if not scripts:
+        return config
+    parts = [("text/x-shellscript", text) for text in scripts]
+    if config is not None:
+        parts.append(("application/node.eks.aws", config))
+    body = "".join(f"--{_BOUNDARY}\nContent-Type: {kind}\n\n{text}\n" for kind, text in parts)
+    return (
+        f'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="{_BOUNDARY}"\n\n{body}--{_BOUNDARY}--\n'
+    )
+
+
+def _node_config(vcpus: int, local_disks: bool, images_from_snapshot: bool) -> str | None:
+    if images_from_snapshot:
+        return _KEEP_RUNTIME_OFF_LOCAL_DISKS if local_disks else None
+    return FAST_IMAGE_PULL if vcpus >= FAST_IMAGE_PULL_LEAST_VCPUS else None
 
 
 def interfaces(instance_type: str, efa: int) -> int:

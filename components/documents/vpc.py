@@ -52,6 +52,13 @@ _OPEN: Final = {
 }
 KNOWN: Final = {**EKS_NODES, **FILE_SYSTEM, **OTHERS}
 
+# AWS takes VPCs and subnets of /16 to /28 (https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html).
+LARGEST_PREFIX: Final = 16
+SMALLEST_PREFIX: Final = 28
+# Every pod and every interface of a worker uses an address, so a smaller VPC is not useful.
+SMALLEST_VPC_PREFIX: Final = 20
+ZONES: Final = range(2, 5)
+
 
 def private_endpoints(*, file_system: bool, more: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the sorted interface endpoints of a network without internet access. `more` are those of the settings.
@@ -116,14 +123,6 @@ def policy(service: str, *, account: str, partition: str) -> JsonObject | None:
         "Resource": resource.format(account=account, partition=partition),
     }
     return document(own, opened)
-
-
-# AWS takes VPCs and subnets of /16 to /28 (https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html).
-LARGEST_PREFIX: Final = 16
-SMALLEST_PREFIX: Final = 28
-# Every pod and every interface of a worker uses an address, so a smaller VPC is not useful.
-SMALLEST_VPC_PREFIX: Final = 20
-ZONES: Final = range(2, 5)
 
 
 @dataclass(frozen=True, kw_only=True)
