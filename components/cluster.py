@@ -464,14 +464,14 @@ def short_names(principals: tuple[str, ...]) -> dict[str, str]:
     account or a digest of the ARN is appended. The earlier one keeps its name, so that a principal that is added at
     the end does not replace the access of another one.
     """
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for arn in principals:
         account, path = arn.split(":", 5)[4:]
         plain = path.replace("/", "-")
         digest = hashlib.sha256(arn.encode()).hexdigest()[:8]
         names = (plain, f"{plain}-{account}", f"{plain}-{digest}")
-        found[next(name for name in names if name not in found)] = arn
-    return found
+        by_name[next(name for name in names if name not in by_name)] = arn
+    return by_name
 
 
 def without_creator_rights(args: pulumi.ResourceTransformArgs) -> pulumi.ResourceTransformResult | None:

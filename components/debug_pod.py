@@ -11,7 +11,7 @@ import pulumi_kubernetes as k8s
 from trainyard.k8s import names
 
 from .documents import pods
-from .documents.pool import off_the_pools
+from .documents.pool import outside_pools_affinity
 
 NAME: Final = "network-debug"
 LABELS: Final = {"app.kubernetes.io/name": NAME}
@@ -71,7 +71,7 @@ def spec(image: str) -> dict[str, Any]:
     """Return the `spec` of the pod. It meets the restricted pod security standard and runs on no node of a pool."""
     return {
         **pods.helper_spec(),
-        "affinity": off_the_pools(),
+        "affinity": outside_pools_affinity(),
         "containers": [
             {
                 "name": "tools",

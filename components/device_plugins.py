@@ -55,15 +55,15 @@ class DevicePlugins(pulumi.ComponentResource):
             raise ValueError(f"images: no image for {missing[0]}, which a pool has. Add its device plugin.")
         if needed:
             self._namespace(args.after)
-        for resource, machines in needed.items():
-            rights = self._rights(NAMES[resource]) if resource == NEURON else []
+        for resource, instance_types in needed.items():
+            permissions = self._permissions(NAMES[resource]) if resource == NEURON else []
             plugin = k8s.apps.v1.DaemonSet(
                 NAMES[resource],
                 metadata={"name": NAMES[resource], "namespace": DEVICE_PLUGIN_NAMESPACE},
-                spec=daemon_set(resource, args.images[resource], machines),
-                opts=pulumi.ResourceOptions(parent=self, depends_on=[*self.objects[:1], *rights]),
+                spec=daemon_set(resource, args.images[resource], instance_types),
+                opts=pulumi.ResourceOptions(parent=self, depends_on=[*self.objects[:1], *permissions]),
             )
-            self.objects += [*rights, plugin]
+            self.objects += [*permissions, plugin]
         self.register_outputs({"resources": list(needed)})
 
     def _namespace(self, after: list[pulumi.Resource]) -> None:
@@ -76,12 +76,12 @@ class DevicePlugins(pulumi.ComponentResource):
         k8s.networking.v1.NetworkPolicy(
             f"{DEVICE_PLUGIN_NAMESPACE}-closed",
             metadata={"name": "closed", "namespace": DEVICE_PLUGIN_NAMESPACE},
-            spec=pods.closed(),
+            spec=pods.deny_ingress(),
             opts=pulumi.ResourceOptions(parent=self, depends_on=[namespace]),
         )
-        identity.without_token(DEVICE_PLUGIN_NAMESPACE, self, namespace)
+        identity.disable_default_token(DEVICE_PLUGIN_NAMESPACE, self, namespace)
 
-    def _rights(self, name: str) -> list[pulumi.Resource]:
+    def _permissions(self, name: str) -> list[pulumi.Resource]:
         """Create the service account `name` and its RBAC."""
         inside = pulumi.ResourceOptions(parent=self, depends_on=self.objects[:1])
         account = k8s.core.v1.ServiceAccount(

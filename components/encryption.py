@@ -75,7 +75,7 @@ class Encryption(pulumi.ComponentResource):
                 log_groups=log_groups,
             )
         # Logs are deleted with the stack.
-        kept = pulumi.ResourceOptions(parent=self, protect=args.protect and not log_groups)
+        protected = pulumi.ResourceOptions(parent=self, protect=args.protect and not log_groups)
         key = aws.kms.Key(
             name,
             description=f"{purpose} of {args.cluster}",
@@ -83,13 +83,13 @@ class Encryption(pulumi.ComponentResource):
             deletion_window_in_days=args.deletion_window_days,
             policy=json.dumps(policy),
             tags=named(args.tags, name),
-            opts=kept,
+            opts=protected,
         )
         aws.kms.Alias(
             name,
             name=f"alias/{name}",
             target_key_id=key.key_id,
-            opts=kept,
+            opts=protected,
         )
         arn: pulumi.Output[str] = key.arn
         return arn

@@ -25,8 +25,8 @@ class _Record(ResourceProvider):
         """Refuse changed values, so that the engine does not change resources that depend on this one."""
         from .documents.setting_changes import find_changes
 
-        found = find_changes(_olds.get("values") or {}, news["values"])
-        return CheckResult(news, [CheckFailure("", f"{key}: {message}") for key, message in found.items()])
+        changes = find_changes(_olds.get("values") or {}, news["values"])
+        return CheckResult(news, [CheckFailure("", f"{key}: {message}") for key, message in changes.items()])
 
     def create(self, props: dict[str, Any]) -> CreateResult:
         """Record the values."""

@@ -176,7 +176,7 @@ def bucket_policy(
     return pulumi.Output.json_dumps(arns.apply(lambda resolved: build(**resolved, **arguments)))
 
 
-def without_token(
+def disable_default_token(
     namespace: str, parent: pulumi.Resource, after: pulumi.Resource
 ) -> k8s.core.v1.ServiceAccountPatch:
     """Remove the API token from pods of the service account `default` in the namespace that `after` creates.

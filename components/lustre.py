@@ -145,49 +145,50 @@ class Lustre(pulumi.ComponentResource):
         self._name = name
         self._args = args
         self._child = pulumi.ResourceOptions(parent=self)
-        self._kept = pulumi.ResourceOptions(parent=self, protect=args.protect)
+        self._protected = pulumi.ResourceOptions(parent=self, protect=args.protect)
         self._slow = pulumi.ResourceOptions(parent=self, protect=args.protect, custom_timeouts=SLOW)
         self._resized = pulumi.ResourceOptions(
             parent=self, protect=args.protect, custom_timeouts=RESIZE_TIMEOUTS
         )
         self.ready: list[pulumi.Resource] = []
         """The resources that must exist before a mount."""
-        wanted = args.file_system
-        if isinstance(wanted, ExistingFileSystem):
-            self.file_system_id = pulumi.Output.from_input(wanted.file_system_id)
-            self.dns_name = pulumi.Output.from_input(wanted.dns_name)
-            self.mount_name = pulumi.Output.from_input(wanted.mount_name)
+        spec = args.file_system
+        if isinstance(spec, ExistingFileSystem):
+            self.file_system_id = pulumi.Output.from_input(spec.file_system_id)
+            self.dns_name = pulumi.Output.from_input(spec.dns_name)
+            self.mount_name = pulumi.Output.from_input(spec.mount_name)
         else:
-            group, inside = self._group(wanted)
-            made = self._file_system(wanted, group, inside)
-            self.file_system_id, self.dns_name, self.mount_name = made.id, made.dns_name, made.mount_name
-            linked: list[pulumi.Resource] = [made]
-            if wanted.link is not None and wanted.deployment != PERSISTENT_1:
-                linked.append(self._link(wanted.link, made))
+            group, own_rules = self._group(spec)
+            file_system = self._file_system(spec, group, own_rules)
+            self.file_system_id = file_system.id
+            self.dns_name, self.mount_name = file_system.dns_name, file_system.mount_name
+            linked: list[pulumi.Resource] = [file_system]
+            if spec.link is not None and spec.deployment != PERSISTENT_1:
+                linked.append(self._link(spec.link, file_system))
             self.ready += [*linked, group]
-            if wanted.link is not None and wanted.link.key_arn is not None:
-                self.ready.append(self._allow(wanted.link.key_arn, made, linked))
+            if spec.link is not None and spec.link.key_arn is not None:
+                self.ready.append(self._allow(spec.link.key_arn, file_system, linked))
         self.register_outputs({"fileSystemId": self.file_system_id, "dnsName": self.dns_name})
 
-    def _group(self, wanted: NewFileSystem) -> tuple[aws.ec2.SecurityGroup, list[pulumi.Resource]]:
+    def _group(self, spec: NewFileSystem) -> tuple[aws.ec2.SecurityGroup, list[pulumi.Resource]]:
         """Create the group and the rules within it: FSx refuses a group whose members can't reach each other."""
         group = aws.ec2.SecurityGroup(
             self._name,
             description="Lustre servers, open to their clients",
-            vpc_id=wanted.vpc_id,
+            vpc_id=spec.vpc_id,
             tags=named(self._args.tags, self._name),
-            opts=self._kept,
+            opts=self._protected,
         )
-        inside = self._between(wanted, ITSELF, group.id, ITSELF, group.id)
-        for short, client in wanted.client_groups.items():
-            self.ready += self._between(wanted, short, client, SERVERS, group.id)
-            self.ready += self._between(wanted, SERVERS, group.id, short, client)
-        self.ready += inside
-        return group, inside
+        own_rules = self._allow_traffic(spec, ITSELF, group.id, ITSELF, group.id)
+        for short, client in spec.client_groups.items():
+            self.ready += self._allow_traffic(spec, short, client, SERVERS, group.id)
+            self.ready += self._allow_traffic(spec, SERVERS, group.id, short, client)
+        self.ready += own_rules
+        return group, own_rules
 
-    def _between(
+    def _allow_traffic(
         self,
-        wanted: NewFileSystem,
+        spec: NewFileSystem,
         source_name: str,
         source: pulumi.Input[str],
         target_name: str,
@@ -198,12 +199,13 @@ class Lustre(pulumi.ComponentResource):
         `protect` covers the rules of the file system's own group. A rule of a client's group is deleted with the
         client.
         """
-        made: list[pulumi.Resource] = []
+        rules: list[pulumi.Resource] = []
         outward, inward = (
-            self._kept if name in (ITSELF, SERVERS) else self._child for name in (source_name, target_name)
+            self._protected if name in (ITSELF, SERVERS) else self._child
+            for name in (source_name, target_name)
         )
         for first, last in (None, None), *PORTS:
-            if (first is None) != wanted.efa:
+            if (first is None) != spec.efa:
                 continue
             protocol: dict[str, Any] = {"ip_protocol": "-1"}
             if first is not None:
@@ -214,7 +216,7 @@ class Lustre(pulumi.ComponentResource):
                 "tags": self._args.tags,
                 **protocol,
             }
-            made += [
+            rules += [
                 aws.vpc.SecurityGroupEgressRule(
                     f"{suffix}-out",
                     security_group_id=source,
@@ -230,50 +232,50 @@ class Lustre(pulumi.ComponentResource):
                     **common,
                 ),
             ]
-        return made
+        return rules
 
     def _file_system(
-        self, wanted: NewFileSystem, group: aws.ec2.SecurityGroup, inside: list[pulumi.Resource]
+        self, spec: NewFileSystem, group: aws.ec2.SecurityGroup, own_rules: list[pulumi.Resource]
     ) -> aws.fsx.LustreFileSystem:
         more: dict[str, Any] = {}
-        if wanted.deployment != SCRATCH_2:
-            more["kms_key_id"] = wanted.key_arn
-            more["per_unit_storage_throughput"] = wanted.throughput
+        if spec.deployment != SCRATCH_2:
+            more["kms_key_id"] = spec.key_arn
+            more["per_unit_storage_throughput"] = spec.throughput
             # FSx makes no backups of linked file systems: their data is in the bucket.
-            more["automatic_backup_retention_days"] = 0 if wanted.link else wanted.backup_days
-        if wanted.storage == HDD:
-            more["drive_cache_type"] = wanted.drive_cache
-        if wanted.efa:
+            more["automatic_backup_retention_days"] = 0 if spec.link else spec.backup_days
+        if spec.storage == HDD:
+            more["drive_cache_type"] = spec.drive_cache
+        if spec.efa:
             more["efa_enabled"] = True
-        if wanted.metadata_iops:
-            more["metadata_configuration"] = {"mode": "USER_PROVISIONED", "iops": wanted.metadata_iops}
-        elif wanted.efa:
+        if spec.metadata_iops:
+            more["metadata_configuration"] = {"mode": "USER_PROVISIONED", "iops": spec.metadata_iops}
+        elif spec.efa:
             # EFA requires a mode.
             more["metadata_configuration"] = {"mode": "AUTOMATIC"}
-        if wanted.link is not None and wanted.deployment == PERSISTENT_1:
-            uri = _uri(wanted.link)
+        if spec.link is not None and spec.deployment == PERSISTENT_1:
+            uri = _uri(spec.link)
             more |= {"import_path": uri, "export_path": uri, "auto_import_policy": "NEW_CHANGED_DELETED"}
-        kept = self._args.protect and keeps_backups(wanted.deployment) and wanted.link is None
+        has_final_backup = self._args.protect and keeps_backups(spec.deployment) and spec.link is None
         return aws.fsx.LustreFileSystem(
             self._name,
-            deployment_type=wanted.deployment,
-            storage_type=wanted.storage,
-            storage_capacity=wanted.capacity_gib,
-            subnet_ids=wanted.subnet_id,
+            deployment_type=spec.deployment,
+            storage_type=spec.storage,
+            storage_capacity=spec.capacity_gib,
+            subnet_ids=spec.subnet_id,
             security_group_ids=[group.id],
             file_system_type_version=LUSTRE_VERSION,
-            data_compression_type=wanted.compression,
+            data_compression_type=spec.compression,
             # If a protected file system is deleted outside of this program, FSx makes a final backup.
-            skip_final_backup=not kept,
+            skip_final_backup=not has_final_backup,
             tags=named(self._args.tags, self._name),
-            opts=pulumi.ResourceOptions.merge(self._resized, pulumi.ResourceOptions(depends_on=inside)),
+            opts=pulumi.ResourceOptions.merge(self._resized, pulumi.ResourceOptions(depends_on=own_rules)),
             **more,
         )
 
-    def _link(self, link: S3Link, made: aws.fsx.LustreFileSystem) -> aws.fsx.DataRepositoryAssociation:
+    def _link(self, link: S3Link, file_system: aws.fsx.LustreFileSystem) -> aws.fsx.DataRepositoryAssociation:
         return aws.fsx.DataRepositoryAssociation(
             self._name,
-            file_system_id=made.id,
+            file_system_id=file_system.id,
             file_system_path=link.path,
             data_repository_path=_uri(link),
             batch_import_meta_data_on_create=True,
@@ -283,7 +285,7 @@ class Lustre(pulumi.ComponentResource):
         )
 
     def _allow(
-        self, key_arn: pulumi.Input[str], made: aws.fsx.LustreFileSystem, linked: list[pulumi.Resource]
+        self, key_arn: pulumi.Input[str], file_system: aws.fsx.LustreFileSystem, linked: list[pulumi.Resource]
     ) -> aws.kms.Grant:
         """Create a grant, so that the role with which FSx reaches the bucket can use the bucket's key.
 
@@ -291,14 +293,14 @@ class Lustre(pulumi.ComponentResource):
         and the file system may have the same key, so that the role is not known when the key is created. FSx
         creates the role with the link.
         """
-        role = pulumi.Output.all(key_arn, made.id).apply(
+        role = pulumi.Output.all(key_arn, file_system.id).apply(
             lambda both: encryption.service_role(both[0], f"{LINK_ROLE}{both[1]}")
         )
         return encryption.grant(
             f"{self._name}-bucket",
             key_arn,
             role,
-            pulumi.ResourceOptions.merge(self._kept, pulumi.ResourceOptions(depends_on=linked)),
+            pulumi.ResourceOptions.merge(self._protected, pulumi.ResourceOptions(depends_on=linked)),
             # https://docs.aws.amazon.com/fsx/latest/LustreGuide/s3-server-side-encryption-support.html
             operations=iam.KEY_OPERATIONS,
         )

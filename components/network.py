@@ -138,7 +138,7 @@ class Network(AnyNetwork):
         self.worker_group = group.objects
         self.held = [*self.private, *self.public, *group.objects]
         self.egress = [*group.objects]
-        tables = self._private_routes(None if args.private else self._way_out())
+        tables = self._private_routes(None if args.private else self._internet_egress())
         self._gateway_endpoint(tables)
         if args.interface_endpoints:
             self.egress += _Endpoints(
@@ -175,7 +175,7 @@ class Network(AnyNetwork):
             for zone, block in zip(self._args.zones, blocks, strict=True)
         ]
 
-    def _way_out(self) -> list[aws.ec2.NatGateway]:
+    def _internet_egress(self) -> list[aws.ec2.NatGateway]:
         """Create the internet gateway, its route and NAT gateways. Return the NAT gateway of each zone."""
         gateway = aws.ec2.InternetGateway(
             self._name, vpc_id=self.vpc.id, tags=named(self._args.tags, self._name), opts=self._child

@@ -82,7 +82,7 @@ class Operators(pulumi.ComponentResource):
         with _refusal_of(args.manifests):
             changed = published.training_operator(manifests, args.image, arguments=arguments, kinds=kinds)
         namespace, *_ = register_waves(self, OPERATOR, changed, args.after)
-        identity.without_token(OPERATOR_NAMESPACE, self, namespace)
+        identity.disable_default_token(OPERATOR_NAMESPACE, self, namespace)
         self.register_outputs({"kinds": list(kinds)})
 
 
@@ -120,7 +120,7 @@ class KubeflowTrainer(pulumi.ComponentResource):
         with _refusal_of(args.manifests, args.jobset_manifests):
             changed = published.kubeflow_trainer(manifests, images)
         namespace, *_ = register_waves(self, "kubeflow-trainer", changed, args.after)
-        identity.without_token(TRAINER_NAMESPACE, self, namespace)
+        identity.disable_default_token(TRAINER_NAMESPACE, self, namespace)
         self.register_outputs({"kinds": list(published.DEFINITIONS)})
 
 
@@ -201,8 +201,8 @@ def render(source: str, definitions: tuple[str, ...]) -> list[dict[str, Any]]:
     if code != 0:
         reason = " ".join(rendering.errors.read().split())
         raise pulumi.RunError(f"{source}: can't render the manifests: {reason}")
-    wanted = "\n---\n".join(_without_definitions(rendering.output.read(), definitions))
-    return [each for each in yaml.load_all(wanted, Loader=_Loader) if each]
+    documents = "\n---\n".join(_without_definitions(rendering.output.read(), definitions))
+    return [each for each in yaml.load_all(documents, Loader=_Loader) if each]
 
 
 def _without_definitions(manifests: str, names: tuple[str, ...]) -> Iterator[str]:

@@ -56,7 +56,7 @@ class Pools(pulumi.ComponentResource):
         for pool in args.pools:
             # The next `up` overwrites manual changes instead of reporting a conflict between two field managers.
             force = {"pulumi.com/patchForce": "true"}
-            machine = k8s.apiextensions.CustomResource(
+            node_class_object = k8s.apiextensions.CustomResource(
                 f"{name}-{pool.name}-class",
                 api_version="karpenter.k8s.aws/v1",
                 kind="EC2NodeClass",
@@ -76,15 +76,15 @@ class Pools(pulumi.ComponentResource):
                 ),
                 opts=pulumi.ResourceOptions(parent=self, depends_on=args.after),
             )
-            ceiling = k8s.apiextensions.CustomResource(
+            node_pool_object = k8s.apiextensions.CustomResource(
                 f"{name}-{pool.name}",
                 api_version="karpenter.sh/v1",
                 kind="NodePool",
                 metadata={"name": pool.name, "annotations": {**force, **pool_annotations(pool)}},
                 spec=node_pool(pool, lustre=args.lustre),
-                opts=pulumi.ResourceOptions(parent=self, depends_on=[machine, *args.after]),
+                opts=pulumi.ResourceOptions(parent=self, depends_on=[node_class_object, *args.after]),
             )
-            self.objects += [machine, ceiling]
+            self.objects += [node_class_object, node_pool_object]
         self.register_outputs({"pools": [pool.name for pool in args.pools]})
 
 

@@ -68,15 +68,15 @@ class Images(pulumi.ComponentResource):
         super().__init__("trainyard:registry:Images", name, None, opts)
         self._args = args
         # Also protect the build: a new resource would push to an existing tag, and tags are immutable.
-        self._kept = pulumi.ResourceOptions(parent=self, protect=args.protect)
+        self._protected = pulumi.ResourceOptions(parent=self, protect=args.protect)
         self.uris: dict[str, pulumi.Output[str]] = {}
         """The URI of each image, by name."""
         self.repository_urls: dict[str, pulumi.Output[str]] = {}
         """The repository of each image that is built, by name."""
         for image in args.names:
-            given = args.given.get(image)
-            if given is not None:
-                self.uris[image] = pulumi.Output.from_input(given)
+            existing = args.given.get(image)
+            if existing is not None:
+                self.uris[image] = pulumi.Output.from_input(existing)
                 continue
             repository = self._repository(image)
             self.repository_urls[image] = repository.repository_url
@@ -92,13 +92,13 @@ class Images(pulumi.ComponentResource):
             encryption_configurations=[{"encryption_type": "KMS", "kms_key": self._args.key_arn}],
             force_delete=not self._args.protect,
             tags=self._args.tags,
-            opts=self._kept,
+            opts=self._protected,
         )
         aws.ecr.LifecyclePolicy(
             f"{self._args.prefix}-{image}",
             repository=repository.name,
             policy=json.dumps(LIFECYCLE),
-            opts=self._kept,
+            opts=self._protected,
         )
         return repository
 
@@ -108,8 +108,8 @@ class Images(pulumi.ComponentResource):
         tag = context_digest(self._args.root, self._args.root / dockerfile)
         if arguments or target:
             # This is a different image, and tags are immutable.
-            asked = json.dumps([tag, arguments, target], sort_keys=True)
-            tag = hashlib.sha256(asked.encode()).hexdigest()[: len(tag)]
+            content = json.dumps([tag, arguments, target], sort_keys=True)
+            tag = hashlib.sha256(content.encode()).hexdigest()[: len(tag)]
         built = docker.Image(
             f"{self._args.prefix}-{image}",
             # The engine starts plugins in the program's directory. With an absolute path, another checkout with the
@@ -122,7 +122,7 @@ class Images(pulumi.ComponentResource):
             tags=[repository.repository_url.apply(lambda url: f"{url}:{tag}")],
             build_on_preview=False,
             push=True,
-            opts=self._kept,
+            opts=self._protected,
         )
         ref: pulumi.Output[str] = built.ref
         return ref

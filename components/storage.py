@@ -46,15 +46,15 @@ class ModelBucket(pulumi.ComponentResource):
     def __init__(self, name: str, args: ModelBucketArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:storage:ModelBucket", name, None, opts)
         # Protect its settings, too: without policy and public access block, the bucket is less restricted.
-        kept = pulumi.ResourceOptions(parent=self, protect=args.protect)
-        bucket = aws.s3.Bucket(name, force_destroy=not args.protect, tags=args.tags, opts=kept)
+        protected = pulumi.ResourceOptions(parent=self, protect=args.protect)
+        bucket = aws.s3.Bucket(name, force_destroy=not args.protect, tags=args.tags, opts=protected)
         self.bucket_name = bucket.id
         self.bucket_arn = bucket.arn
         aws.s3.BucketVersioning(
             name,
             bucket=bucket.id,
             versioning_configuration={"status": "Enabled"},
-            opts=kept,
+            opts=protected,
         )
         aws.s3.BucketServerSideEncryptionConfiguration(
             name,
@@ -68,29 +68,31 @@ class ModelBucket(pulumi.ComponentResource):
                     "bucket_key_enabled": True,
                 }
             ],
-            opts=kept,
+            opts=protected,
         )
         aws.s3.BucketOwnershipControls(
             name,
             bucket=bucket.id,
             rule={"object_ownership": "BucketOwnerEnforced"},
-            opts=kept,
+            opts=protected,
         )
-        closed = aws.s3.BucketPublicAccessBlock(
+        public_access_block = aws.s3.BucketPublicAccessBlock(
             name,
             bucket=bucket.id,
             block_public_acls=True,
             block_public_policy=True,
             ignore_public_acls=True,
             restrict_public_buckets=True,
-            opts=kept,
+            opts=protected,
         )
         aws.s3.BucketPolicy(
             name,
             bucket=bucket.id,
             policy=bucket.arn.apply(lambda arn: json.dumps(iam.bucket_tls_only(arn))),
             # Both change the bucket's policy status. S3 returns a conflict for concurrent changes.
-            opts=pulumi.ResourceOptions.merge(kept, pulumi.ResourceOptions(depends_on=[closed])),
+            opts=pulumi.ResourceOptions.merge(
+                protected, pulumi.ResourceOptions(depends_on=[public_access_block])
+            ),
         )
         aws.s3.BucketLifecycleConfiguration(
             name,
@@ -124,6 +126,6 @@ class ModelBucket(pulumi.ComponentResource):
                     "noncurrent_version_expiration": {"noncurrent_days": 1},
                 },
             ],
-            opts=kept,
+            opts=protected,
         )
         self.register_outputs({"bucketName": self.bucket_name, "bucketArn": self.bucket_arn})

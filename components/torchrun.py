@@ -18,8 +18,8 @@ from trainyard.k8s import names
 from . import identity
 from .documents import pods
 from .documents.operator_manifests import in_waves, require
-from .documents.pool import off_the_pools
-from .documents.torchrun_queue import Queue, Surroundings, spec, workspaces
+from .documents.pool import outside_pools_affinity
+from .documents.torchrun_queue import Queue, QueueContext, spec, workspaces
 from .operators import register_waves
 
 # The files that `make manifests` writes. Users without a stack apply the same files with kubectl.
@@ -96,7 +96,7 @@ class Torchrun(pulumi.ComponentResource):
             waves(read_documents(*FILES, RIGHTS), args.launcher_image),
             args.after,
         )
-        identity.without_token(names.TORCHRUN_NAMESPACE, self, controller[0])
+        identity.disable_default_token(names.TORCHRUN_NAMESPACE, self, controller[0])
         in_jobs_namespace = [
             {**each, "metadata": {**each["metadata"], "namespace": names.TRAINING_NAMESPACE}}
             for each in read_documents(JOB_NAMESPACE_FILE)
@@ -105,7 +105,7 @@ class Torchrun(pulumi.ComponentResource):
         return [*args.after, *controller, *policies]
 
     def _queues(self, args: TorchrunArgs, controller: list[pulumi.Resource]) -> None:
-        around = Surroundings(
+        context = QueueContext(
             trainer_image=args.trainer_image,
             tools_image=args.launcher_image,
             workspaces=pulumi.Output.from_input(args.bucket_name).apply(workspaces),
@@ -125,7 +125,7 @@ class Torchrun(pulumi.ComponentResource):
                     "namespace": queue.namespace,
                     "annotations": {"pulumi.com/patchForce": "true"},
                 },
-                spec=spec(queue, around),
+                spec=spec(queue, context),
                 opts=pulumi.ResourceOptions(parent=self, depends_on=[*controller, *args.before_jobs]),
             )
 
@@ -137,15 +137,15 @@ def read_documents(*files: str) -> list[dict[str, Any]]:
     Raises:
         pulumi.RunError: A file can't be read.
     """
-    found: list[dict[str, Any]] = []
+    objects: list[dict[str, Any]] = []
     for name in files:
         try:
             text = (CHECKOUT / name).read_text()
-            found += [each for each in yaml.safe_load_all(text) if each]
+            objects += [each for each in yaml.safe_load_all(text) if each]
         except (OSError, yaml.YAMLError) as error:
             reason = " ".join(str(error).split())
             raise pulumi.RunError(f"{name}: can't be read; run `make manifests`: {reason}") from None
-    return found
+    return objects
 
 
 def waves(documents: Iterable[dict[str, Any]], image: Any) -> list[list[dict[str, Any]]]:
@@ -182,7 +182,7 @@ def _deployment(manifest: dict[str, Any], image: Any) -> dict[str, Any]:
         **(metadata.get("annotations") or {}),
     }
     # It creates pods that wait for nodes of the pools, so it does not run on these nodes.
-    pod.setdefault("affinity", off_the_pools())
+    pod.setdefault("affinity", outside_pools_affinity())
     pod.setdefault("priorityClassName", PRIORITY_CLASS)
     for container in pod["containers"]:
         # `up` continues when the controller is ready, not when it was started.

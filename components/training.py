@@ -110,12 +110,12 @@ class TrainingSpace(pulumi.ComponentResource):
             automount_service_account_token=False,
             opts=self._inside,
         )
-        default = identity.without_token(names.TRAINING_NAMESPACE, self, self.namespace)
+        default = identity.disable_default_token(names.TRAINING_NAMESPACE, self, self.namespace)
         self.objects += [launcher, trainer, default]
 
     def _network(self) -> None:
         for name, spec in (
-            ("closed", pods.closed()),
+            ("closed", pods.deny_ingress()),
             ("jobs", pods.jobs_from(pods.JOB_PODS)),
             ("launcher-metrics", _LAUNCHER_METRICS),
             ("trainer-metrics", _TRAINER_METRICS),

@@ -43,10 +43,10 @@ class WarmNodes(pulumi.ComponentResource):
         super().__init__("trainyard:karpenter:WarmNodes", name, None, opts)
         self.objects: list[pulumi.Resource] = []
         """The priority class and the Deployments."""
-        kept = [pool for pool in args.pools if pool.warm_nodes]
-        if kept:
+        warm_pools = [pool for pool in args.pools if pool.warm_nodes]
+        if warm_pools:
             self._priority()
-        for pool in kept:
+        for pool in warm_pools:
             self.objects.append(
                 k8s.apps.v1.Deployment(
                     name_of(pool),
@@ -60,7 +60,7 @@ class WarmNodes(pulumi.ComponentResource):
                     opts=pulumi.ResourceOptions(parent=self, depends_on=[*args.after, self.objects[0]]),
                 )
             )
-        self.register_outputs({"pools": [pool.name for pool in kept]})
+        self.register_outputs({"pools": [pool.name for pool in warm_pools]})
 
     def _priority(self) -> None:
         self.objects.append(
@@ -86,7 +86,7 @@ def labels(pool: Pool) -> dict[str, str]:
     return {names.LABEL_ROLE: names.ROLE_WARM, names.LABEL_POOL: pool.name}
 
 
-def beside(pool: Pool) -> JsonObject:
+def warm_pod_affinity(pool: Pool) -> JsonObject:
     """Return the parts of a pod's `spec` that place it beside a warm pod, with the same priority.
 
     Such a pod keeps no node of the pool by itself. Karpenter calls a node empty if it only has pods of DaemonSets

@@ -47,17 +47,17 @@ class Foundation:
 
 def build_foundation(settings: Settings, opts: pulumi.ResourceOptions, record: pulumi.Resource) -> Foundation:
     """Create the resources that the settings don't name. All of them depend on `record`, which checks the settings."""
-    name, given, prefix = settings.cluster.name, settings.cluster.existing, settings.prefix
+    name, existing, prefix = settings.cluster.name, settings.cluster.existing, settings.prefix
     roles = NodeRoles(
         "node-roles",
         NodeRolesArgs(
             prefix=prefix,
             account=settings.account,
-            system=given is None,
+            system=existing is None,
             # Without a route to IAM, Karpenter can't create an instance profile.
             instance_profile=settings.network.private,
             # The VPC CNI of an existing cluster may have no role of its own.
-            cni=given is not None,
+            cni=existing is not None,
             tags=settings.resource_tags,
         ),
         opts,
@@ -76,7 +76,7 @@ def build_foundation(settings: Settings, opts: pulumi.ResourceOptions, record: p
     )
     network = _network(settings, keys, opts)
     cluster: AnyCluster
-    if given is None:
+    if existing is None:
         cluster = _new_cluster(settings, network, roles, keys, opts, record)
     else:
         cluster = ExistingCluster(
@@ -84,24 +84,24 @@ def build_foundation(settings: Settings, opts: pulumi.ResourceOptions, record: p
             ExistingClusterArgs(
                 name=name,
                 region=settings.region,
-                endpoint=given.endpoint,
-                certificate_authority=given.certificate_authority,
-                oidc_provider_arn=given.oidc_provider_arn,
-                security_group_id=given.security_group_id,
+                endpoint=existing.endpoint,
+                certificate_authority=existing.certificate_authority,
+                oidc_provider_arn=existing.oidc_provider_arn,
+                security_group_id=existing.security_group_id,
                 worker_role_arn=roles.worker.arn,
                 profile=settings.provider.profile,
                 tags=settings.resource_tags,
             ),
             opts,
         )
-    existing = settings.network.existing
+    existing_vpc = settings.network.existing
     return Foundation(
         network=network,
         roles=roles,
         keys=keys,
         cluster=cluster,
         alive=[*network.egress, *roles.attachments, *cluster.access, *cluster.ready],
-        worker_group_id=existing.worker_group_id if existing else None,
+        worker_group_id=existing_vpc.worker_group_id if existing_vpc else None,
         cluster_group_id=cluster.security_group_id,
     )
 
@@ -114,14 +114,14 @@ def _log_groups(settings: Settings) -> tuple[str, ...]:
 
 
 def _network(settings: Settings, keys: Encryption, opts: pulumi.ResourceOptions) -> AnyNetwork:
-    wanted, name = settings.network, settings.cluster.name
+    spec, name = settings.network, settings.cluster.name
     logs = None
-    if wanted.flow_logs and keys.logs_key_arn is not None:
-        logs = FlowLogSettings(key_arn=keys.logs_key_arn, retention_days=wanted.flow_log_retention_days)
-    if wanted.existing is not None:
-        return _existing_network(settings, wanted.existing, logs, opts)
-    services = wanted.interface_endpoints
-    if wanted.private:
+    if spec.flow_logs and keys.logs_key_arn is not None:
+        logs = FlowLogSettings(key_arn=keys.logs_key_arn, retention_days=spec.flow_log_retention_days)
+    if spec.existing is not None:
+        return _existing_network(settings, spec.existing, logs, opts)
+    services = spec.interface_endpoints
+    if spec.private:
         services = private_endpoints(file_system=settings.storage.lustre is not None, more=services)
     return Network(
         settings.prefix,
@@ -129,10 +129,10 @@ def _network(settings: Settings, keys: Encryption, opts: pulumi.ResourceOptions)
             account=settings.account,
             cluster=name,
             # Only an existing VPC can have no range here (`infra.settings.network`).
-            cidr=wanted.cidr or "",
-            zones=wanted.zones,
-            nat_per_zone=wanted.nat_per_zone,
-            private=wanted.private,
+            cidr=spec.cidr or "",
+            zones=spec.zones,
+            nat_per_zone=spec.nat_per_zone,
+            private=spec.private,
             interface_endpoints=services,
             flow_logs=logs,
             tags=settings.resource_tags,
@@ -143,7 +143,7 @@ def _network(settings: Settings, keys: Encryption, opts: pulumi.ResourceOptions)
 
 def _existing_network(
     settings: Settings,
-    given: ExistingVpc,
+    existing: ExistingVpc,
     logs: FlowLogSettings | None,
     opts: pulumi.ResourceOptions,
 ) -> ExistingNetwork:
@@ -152,10 +152,10 @@ def _existing_network(
         ExistingNetworkArgs(
             account=settings.account,
             cluster=settings.cluster.name,
-            vpc_id=given.vpc_id,
-            private_subnet_ids=given.private_subnet_ids,
-            public_subnet_ids=given.public_subnet_ids,
-            worker_group_id=given.worker_group_id,
+            vpc_id=existing.vpc_id,
+            private_subnet_ids=existing.private_subnet_ids,
+            public_subnet_ids=existing.public_subnet_ids,
+            worker_group_id=existing.worker_group_id,
             cidr=settings.network.cidr,
             interface_endpoints=settings.network.interface_endpoints,
             flow_logs=logs,
@@ -173,41 +173,41 @@ def _new_cluster(
     opts: pulumi.ResourceOptions,
     record: pulumi.Resource,
 ) -> Cluster:
-    wanted = settings.cluster
+    spec = settings.cluster
     remains = Remains(
         "remains",
         RemainsArgs(
-            cluster=wanted.name,
+            cluster=spec.name,
             region=settings.region,
             vpc=None if settings.network.existing else network.vpc_id,
-            late_log_seconds=wanted.late_log_seconds,
+            late_log_seconds=spec.late_log_seconds,
             profile=settings.provider.profile,
         ),
         pulumi.ResourceOptions(depends_on=[record, *network.held]),
     )
     # A deployment from inside the VPC needs a separate rule, because it does not come from a node.
-    inside = settings.network.cidr if wanted.deploy_from == "vpc" else None
+    inside = settings.network.cidr if spec.deploy_from == "vpc" else None
     return Cluster(
-        wanted.name,
+        spec.name,
         ClusterArgs(
-            name=wanted.name,
-            version=wanted.version,
+            name=spec.name,
+            version=spec.version,
             account=settings.account,
             vpc_id=network.vpc_id,
             private_subnet_ids=network.private_subnet_ids,
             public_subnet_ids=network.public_subnet_ids,
-            public_access_cidrs=wanted.public_access_cidrs,
+            public_access_cidrs=spec.public_access_cidrs,
             private_access_cidrs=(inside,) if inside else (),
-            administrators=wanted.administrators,
+            administrators=spec.administrators,
             secrets_key_arn=keys.secrets_key_arn,
             logs_key_arn=keys.logs_key_arn,
             system_role=roles.system,
             worker_role=roles.worker,
-            system_instance_type=wanted.system_nodes.instance_type,
-            system_count=wanted.system_nodes.count,
-            addon_versions=wanted.addon_versions,
-            volume_key=wanted.volume_key,
-            log_retention_days=wanted.log_retention_days,
+            system_instance_type=spec.system_nodes.instance_type,
+            system_count=spec.system_nodes.count,
+            addon_versions=spec.addon_versions,
+            volume_key=spec.volume_key,
+            log_retention_days=spec.log_retention_days,
             deletion_protection=settings.protect_data,
             # The leftovers of nodes and control plane are deleted after both and before the subnets.
             under=[remains],

@@ -16,10 +16,10 @@ CPU_TARGET: Final = "cpu"
 
 def arguments(images: Images, name: str) -> dict[str, str]:
     """Return the build arguments of an image that the settings set. The Dockerfile has the defaults of the others."""
-    given = {BASE_IMAGE: getattr(images.base_images, name), PACKAGE_INDEX: images.package_index}
+    arguments = {BASE_IMAGE: getattr(images.base_images, name), PACKAGE_INDEX: images.package_index}
     if name == "trainer":
-        given |= {DEBIAN_MIRROR: images.debian_mirror, EFA_INSTALLER: images.efa_installer}
-    return {key: value for key, value in given.items() if value is not None}
+        arguments |= {DEBIAN_MIRROR: images.debian_mirror, EFA_INSTALLER: images.efa_installer}
+    return {key: value for key, value in arguments.items() if value is not None}
 
 
 def targets(settings: Settings) -> dict[str, str]:

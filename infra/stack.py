@@ -238,9 +238,9 @@ def _operators(
     opts: pulumi.ResourceOptions,
 ) -> list[pulumi.Resource]:
     """Return the operators of the training jobs that the stack runs, and no others."""
-    found: list[pulumi.Resource] = []
+    operators: list[pulumi.Resource] = []
     if settings.training_operator:
-        found.append(
+        operators.append(
             Operators(
                 "operators",
                 OperatorsArgs(
@@ -255,7 +255,7 @@ def _operators(
             )
         )
     if settings.kubeflow_trainer:
-        found.append(
+        operators.append(
             KubeflowTrainer(
                 "kubeflow-trainer",
                 KubeflowTrainerArgs(
@@ -268,7 +268,7 @@ def _operators(
                 opts,
             )
         )
-    return found
+    return operators
 
 
 def _device_plugins(
@@ -464,7 +464,7 @@ def run_of(
         writes: The directories there that all workers may write to.
         revision: The trainer's revision, which workers get in their environment.
     """
-    given: dict[str, Any] = {"region": region, "mounts": mounts, "writes": writes, "revision": revision}
-    given["secrets"] = training.secret_keys
-    own = {each.name: getattr(training, each.name) for each in fields(Run) if each.name not in given}
-    return Run(**own, **given)
+    added: dict[str, Any] = {"region": region, "mounts": mounts, "writes": writes, "revision": revision}
+    added["secrets"] = training.secret_keys
+    own = {each.name: getattr(training, each.name) for each in fields(Run) if each.name not in added}
+    return Run(**own, **added)

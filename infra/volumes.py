@@ -20,7 +20,7 @@ from components.lustre import (
     S3Link,
 )
 from components.storage import ModelBucket
-from components.warm_nodes import beside
+from components.warm_nodes import warm_pod_affinity
 from infra.foundation import Foundation
 from infra.settings import Lustre as LustreSettings
 from infra.settings import LustreLink, Settings
@@ -47,7 +47,7 @@ def shared_directory(settings: Settings) -> str | None:
     lustre = settings.storage.lustre
     if lustre is None:
         return None
-    return directory(lustre.mount_path, settings.stack, given=lustre.existing is not None)
+    return directory(lustre.mount_path, settings.stack, existing=lustre.existing is not None)
 
 
 def file_system(
@@ -57,13 +57,13 @@ def file_system(
     opts: pulumi.ResourceOptions,
 ) -> Lustre | None:
     """Create the file system. It depends only on the network, so that it is created in parallel with the cluster."""
-    wanted = settings.storage.lustre
-    if wanted is None:
+    spec = settings.storage.lustre
+    if spec is None:
         return None
     return Lustre(
         f"{settings.prefix}-lustre",
         LustreArgs(
-            file_system=_existing(wanted) or _new(wanted, foundation, bucket),
+            file_system=_existing(spec) or _new(spec, foundation, bucket),
             protect=settings.protect_data,
             tags=settings.resource_tags,
         ),
@@ -71,32 +71,32 @@ def file_system(
     )
 
 
-def _existing(wanted: LustreSettings) -> ExistingFileSystem | None:
-    if wanted.existing is None:
+def _existing(spec: LustreSettings) -> ExistingFileSystem | None:
+    if spec.existing is None:
         return None
     return ExistingFileSystem(
-        file_system_id=wanted.existing.file_system_id,
-        dns_name=wanted.existing.dns_name,
-        mount_name=wanted.existing.mount_name,
+        file_system_id=spec.existing.file_system_id,
+        dns_name=spec.existing.dns_name,
+        mount_name=spec.existing.mount_name,
     )
 
 
-def _new(wanted: LustreSettings, foundation: Foundation, bucket: ModelBucket) -> NewFileSystem:
+def _new(spec: LustreSettings, foundation: Foundation, bucket: ModelBucket) -> NewFileSystem:
     return NewFileSystem(
         vpc_id=foundation.network.vpc_id,
-        subnet_id=foundation.network.private_by_zone[wanted.zone],
+        subnet_id=foundation.network.private_by_zone[spec.zone],
         client_groups={"workers": foundation.network.worker_group_id},
         key_arn=foundation.keys.data_key_arn,
-        deployment=wanted.deployment_type,
-        capacity_gib=wanted.capacity_gib,
-        throughput=wanted.throughput,
-        storage=wanted.storage_type,
-        drive_cache=wanted.drive_cache,
-        metadata_iops=wanted.metadata_iops,
-        compression=wanted.compression,
-        backup_days=wanted.backup_days,
-        efa=wanted.efa,
-        link=_link(wanted.link, foundation, bucket) if wanted.link else None,
+        deployment=spec.deployment_type,
+        capacity_gib=spec.capacity_gib,
+        throughput=spec.throughput,
+        storage=spec.storage_type,
+        drive_cache=spec.drive_cache,
+        metadata_iops=spec.metadata_iops,
+        compression=spec.compression,
+        backup_days=spec.backup_days,
+        efa=spec.efa,
+        link=_link(spec.link, foundation, bucket) if spec.link else None,
     )
 
 
@@ -140,17 +140,17 @@ def volumes(
         )
         ready += drivers.ready
     paths: dict[str, str] = {}
-    wanted = settings.storage.lustre
-    if lustre is not None and wanted is not None:
+    spec = settings.storage.lustre
+    if lustre is not None and spec is not None:
         volume = LustreVolume(
             "lustre",
             LustreVolumeArgs(
                 file_system_id=lustre.file_system_id,
                 dns_name=lustre.dns_name,
                 mount_name=lustre.mount_name,
-                capacity_gib=wanted.capacity_gib,
+                capacity_gib=spec.capacity_gib,
                 namespace=names.TRAINING_NAMESPACE,
-                mount_path=wanted.mount_path,
+                mount_path=spec.mount_path,
                 after=[*foundation.alive, *ready, *lustre.ready, namespace],
             ),
             opts,
@@ -172,8 +172,8 @@ def proof(
 
     `after` are the resources that keep the nodes.
     """
-    kept = [pool for pool in settings.pools if pool.warm_nodes]
-    if not kept:
+    warm_pools = [pool for pool in settings.pools if pool.warm_nodes]
+    if not warm_pools:
         return
     for (claim, path), writes in zip(mounted.paths.items(), mounted.writes, strict=True):
         LustreProof(
@@ -183,7 +183,7 @@ def proof(
                 claim=claim,
                 mount_path=path,
                 writes=writes,
-                placement=beside(kept[0]),
+                placement=warm_pod_affinity(warm_pools[0]),
                 after=[*mounted.ready, *after],
             ),
             opts,

@@ -30,7 +30,7 @@ UNPRIVILEGED: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop
 
 
 # Releases that must not be run: resource, first one (included), release with the fix (excluded), reason.
-KNOWN_WRONG: Final[tuple[tuple[str, Version, Version, str], ...]] = (
+UNSUPPORTED_RELEASES: Final[tuple[tuple[str, Version, Version, str], ...]] = (
     (
         GPU,
         (0, 19, 0),
@@ -58,15 +58,15 @@ _TAG: Final = re.compile(r":v?(\d+(?:\.\d+)+)(?=[-@]|$)")
 
 def version_of(image: str) -> Version | None:
     """Return the version in an image's tag, such as (0, 19, 3) of `...:v0.19.3@sha256:...`; None without one."""
-    found = _TAG.search(image.rsplit("/", 1)[-1])
-    return tuple(int(part) for part in found[1].split(".")) if found else None
+    match = _TAG.search(image.rsplit("/", 1)[-1])
+    return tuple(int(part) for part in match[1].split(".")) if match else None
 
 
 def refused_release(resource: str, image: str) -> str:
     """Return why this image of a resource's plugin must not be run; empty if no problem is known."""
     version = version_of(image)
-    newest = max((fixed for each, _, fixed, _ in KNOWN_WRONG if each == resource), default=())
-    for each, first, fixed, reason in KNOWN_WRONG:
+    newest = max((fixed for each, _, fixed, _ in UNSUPPORTED_RELEASES if each == resource), default=())
+    for each, first, fixed, reason in UNSUPPORTED_RELEASES:
         if each == resource and version is not None and first <= version < fixed:
             right = ".".join(map(str, newest))
             return f"'{image}' is a release that must not be run: {reason}; it must be {right} or newer"
@@ -80,14 +80,14 @@ def where(pools: tuple[Pool, ...]) -> dict[str, dict[str, str]]:
         EFA: lambda pool: pool.efa > 0,
         NEURON: lambda pool: pool.resource == NEURON and pool.accelerators > 0,
     }
-    found = {
+    by_resource = {
         resource: {pool.name: pool.instance_type for pool in pools if offered(pool)}
         for resource, offered in offers.items()
     }
-    return {resource: machines for resource, machines in found.items() if machines}
+    return {resource: instance_types for resource, instance_types in by_resource.items() if instance_types}
 
 
-def daemon_set(resource: str, image: str, machines: Mapping[str, str]) -> JsonObject:
+def daemon_set(resource: str, image: str, instance_types: Mapping[str, str]) -> JsonObject:
     """Return the `spec` of a plugin's DaemonSet on the nodes of these pools (name -> instance type).
 
     The instance type alone is not enough: on a node of the same type without an EFA interface, the plugin would
@@ -104,8 +104,8 @@ def daemon_set(resource: str, image: str, machines: Mapping[str, str]) -> JsonOb
     parts = _PARTS[resource]
     mounts = {"sockets": SOCKETS, **parts.paths}
     on_nodes = [
-        {"key": LABEL_INSTANCE_TYPE, "operator": "In", "values": sorted(set(machines.values()))},
-        {"key": LABEL_NODEPOOL, "operator": "In", "values": sorted(machines)},
+        {"key": LABEL_INSTANCE_TYPE, "operator": "In", "values": sorted(set(instance_types.values()))},
+        {"key": LABEL_NODEPOOL, "operator": "In", "values": sorted(instance_types)},
     ]
     return {
         "selector": {"matchLabels": labels},

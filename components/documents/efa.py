@@ -31,10 +31,10 @@ def cni_problem(version: str) -> str | None:
     Raises:
         ValueError: `version` is not a version.
     """
-    found = re.fullmatch(r"v(\d+)\.(\d+)\.(\d+)(?:-.+)?", version)
-    if found is None:
+    match = re.fullmatch(r"v(\d+)\.(\d+)\.(\d+)(?:-.+)?", version)
+    if match is None:
         raise ValueError(f"{version!r}: must be a version of the VPC CNI such as v1.21.1-eksbuild.3")
-    if tuple(map(int, found.groups())) >= LEAST_VPC_CNI:
+    if tuple(map(int, match.groups())) >= LEAST_VPC_CNI:
         return None
     return f"does not know efa-only interfaces; it must be v{'.'.join(map(str, LEAST_VPC_CNI))} or newer"
 
@@ -64,13 +64,13 @@ def layout(
         )
     cards = first_efa_card + interfaces
     with_ip = ip_interfaces(cards, policy, cards_per_ip_group)
-    found: list[JsonObject] = []
+    specs: list[JsonObject] = []
     for card in range(cards):
         if card in with_ip:
-            found.append(_interface(card, 0 if card == 0 else 1, "interface"))
+            specs.append(_interface(card, 0 if card == 0 else 1, "interface"))
         if card >= first_efa_card:
-            found.append(_interface(card, 1 if card == 0 else 0, "efa-only"))
-    return found
+            specs.append(_interface(card, 1 if card == 0 else 0, "efa-only"))
+    return specs
 
 
 def _interface(card: int, device: int, kind: str) -> JsonObject:

@@ -54,7 +54,7 @@ EXEC_VERSION: Final = "client.authentication.k8s.io/v1beta1"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class NodeNetwork:
     """The values that determine how many network interfaces and addresses a node uses.
 
     The VPC CNI uses interfaces of the first network card, and an EFA there takes the place of one of them
@@ -83,37 +83,39 @@ class Machine:
     own_cni: bool = True
 
     @property
-    def taken(self) -> int:
+    def address_count(self) -> int:
         """The number of addresses that the node uses in its subnet."""
         if not self.own_cni:
-            return self._of_cni * self.addresses + self._beside
-        return self._for_pods + self._of_cni + self._beside
+            return self._cni_interfaces * self.addresses + self._other_ip_interfaces
+        return self._pod_addresses + self._cni_interfaces + self._other_ip_interfaces
 
     @property
     def network_interfaces(self) -> int:
         """The number of its EFA and IP interfaces, and of those that the VPC CNI adds for pods."""
         with_efa = 0 if self.policy == efa.NONE else self.cards - self.first_efa_card
-        return with_efa + self._of_cni + self._beside
+        return with_efa + self._cni_interfaces + self._other_ip_interfaces
 
     @property
-    def _usable(self) -> int:
+    def _usable_interfaces(self) -> int:
         """The number of interfaces of the first network card that the VPC CNI can use."""
         return max(1, self.interfaces - (self.policy != efa.NONE and self.first_efa_card == 0))
 
     @property
-    def _for_pods(self) -> int:
+    def _pod_addresses(self) -> int:
         """The number of addresses that pods have, or may soon have."""
-        return min(max(MINIMUM_IP_TARGET, self.pods + WARM_IP_TARGET), self._usable * (self.addresses - 1))
+        return min(
+            max(MINIMUM_IP_TARGET, self.pods + WARM_IP_TARGET), self._usable_interfaces * (self.addresses - 1)
+        )
 
     @property
-    def _of_cni(self) -> int:
+    def _cni_interfaces(self) -> int:
         """The number of interfaces of the first card that the VPC CNI uses, including the primary one."""
         if not self.own_cni:
-            return min(self._usable, 1 + WARM_INTERFACES)
-        return math.ceil(self._for_pods / (self.addresses - 1))
+            return min(self._usable_interfaces, 1 + WARM_INTERFACES)
+        return math.ceil(self._pod_addresses / (self.addresses - 1))
 
     @property
-    def _beside(self) -> int:
+    def _other_ip_interfaces(self) -> int:
         """The number of interfaces for IP traffic of the other network cards."""
         return len(efa.ip_interfaces(self.cards, self.policy, self.cards_per_ip_group)) - 1
 
@@ -123,7 +125,7 @@ def of_file_system(capacity_gib: int) -> int:
     return 2 + capacity_gib // 1200
 
 
-def free_in(block: str) -> int:
+def usable_addresses(block: str) -> int:
     """Return the number of addresses of a subnet that AWS does not reserve."""
     return ipaddress.IPv4Network(block).num_addresses - RESERVED_BY_AWS
 

@@ -122,7 +122,7 @@ def model_writer(*, bucket_arn: str, prefix: str, key_arn: str, checkpoints: str
     """
     below = [prefix] if checkpoints is None else [prefix, checkpoints]
     # A version that is deleted without its id stays for as long as the bucket keeps it.
-    kept = allow(
+    keep_checkpoints = allow(
         "KeepCheckpoints",
         ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"],
         f"{bucket_arn}/{checkpoints}/*",
@@ -133,7 +133,7 @@ def model_writer(*, bucket_arn: str, prefix: str, key_arn: str, checkpoints: str
             ["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"],
             f"{bucket_arn}/{prefix}/*",
         ),
-        *([] if checkpoints is None else [kept]),
+        *([] if checkpoints is None else [keep_checkpoints]),
         allow(
             "ListModels" if checkpoints is None else "ListModelsAndCheckpoints",
             "s3:ListBucket",

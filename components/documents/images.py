@@ -87,13 +87,13 @@ def ignored(relative: str, patterns: list[Pattern]) -> bool:
 
 def visible_files(root: Path, patterns: list[Pattern]) -> Iterator[str]:
     """Return the files below `root` in the build context, as sorted POSIX paths relative to it."""
-    found: list[str] = []
+    paths: list[str] = []
     for directory, names, files in os.walk(root):
         base = Path(directory).relative_to(root).as_posix()
         prefix = "" if base == "." else f"{base}/"
         names[:] = [n for n in names if not _skip(f"{prefix}{n}", patterns)]
-        found.extend(f"{prefix}{n}" for n in files if not ignored(f"{prefix}{n}", patterns))
-    yield from sorted(found)
+        paths.extend(f"{prefix}{n}" for n in files if not ignored(f"{prefix}{n}", patterns))
+    yield from sorted(paths)
 
 
 def _skip(directory: str, patterns: list[Pattern]) -> bool:

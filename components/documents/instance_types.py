@@ -245,7 +245,7 @@ def torch_serves(facts: InstanceType) -> bool:
 
 
 def nearest(name: str) -> list[str]:
-    """Return up to three known types that are similar to `name`, of its family if it is known."""
+    """Return up to three types of the table that are similar to `name`, of its family if it is known."""
     family = name.lower().partition(".")[0]
-    siblings = [known for known in TYPES if known.startswith(f"{family}.")]
+    siblings = [each for each in TYPES if each.startswith(f"{family}.")]
     return difflib.get_close_matches(name.strip().lower(), siblings or TYPES, n=3) or siblings[:3]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from trainyard.k8s import names
 
 from . import JsonObject, pods
-from .pool import Pool, off_the_pools, request
+from .pool import Pool, outside_pools_affinity, request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +179,7 @@ def job_spec(run: Run, resolved: Resolved) -> JsonObject:
                 "restartPolicy": "Never",
                 "serviceAccountName": names.LAUNCHER_SERVICE_ACCOUNT,
                 # The launcher waits for nodes of the pools, so it does not run on them.
-                "affinity": off_the_pools(),
+                "affinity": outside_pools_affinity(),
                 "securityContext": pods.pod(),
                 "containers": [container],
             },

@@ -49,7 +49,7 @@ MOUNT_OPTIONS: Final = ("flock", "noatime", "lazystatfs")
 
 # The tolerations that the API server adds to a pod without its own. With them in the spec, a refresh finds no change
 # (https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/#taint-based-evictions).
-OUTLIVES_ITS_NODE: Final[list[JsonObject]] = [
+DEFAULT_NODE_TOLERATIONS: Final[list[JsonObject]] = [
     {
         "key": f"node.kubernetes.io/{state}",
         "operator": "Exists",
@@ -66,10 +66,10 @@ OWN_DIRECTORY: Final = "trainyard"
 # The created directory belongs to root, as the root of a new file system does, and the training pods are not root: each
 # user can create files there, and delete only their own. A directory of another owner is not changed. Below one, only
 # the training pods' user may be able to create the directory.
-OPEN: Final = """[ -d "$0" ] || mkdir -p "$0" || echo "$0 is left to the training pods' user" >&2
+OPEN_SCRIPT: Final = """[ -d "$0" ] || mkdir -p "$0" || echo "$0 is left to the training pods' user" >&2
 [ ! -d "$0" ] || [ "$(stat -c %u "$0")" != 0 ] || chmod 1777 "$0"
 """
-PROVE: Final = """set -eu
+MOUNT_TEST_SCRIPT: Final = """set -eu
 cd "$0"
 mkdir -p "$1"
 file="$1/.mounted-by-$POD_NAME"
@@ -168,9 +168,9 @@ def keeps_backups(deployment: str) -> bool:
     return deployment != SCRATCH_2
 
 
-def directory(mount_path: str, stack: str, *, given: bool) -> str:
+def directory(mount_path: str, stack: str, *, existing: bool) -> str:
     """Return the directory that training pods write to: the root, or the stack's own on an existing one."""
-    return f"{mount_path}/{OWN_DIRECTORY}/{stack}" if given else mount_path
+    return f"{mount_path}/{OWN_DIRECTORY}/{stack}" if existing else mount_path
 
 
 def volume_spec(
@@ -221,7 +221,7 @@ def opening(name: str, image: Any, volume: str, mount_path: str, directory_: str
     root = {"runAsNonRoot": False, "runAsUser": 0, "runAsGroup": 0}
     return {
         "name": name,
-        "command": ["sh", "-c", OPEN, directory_],
+        "command": ["sh", "-c", OPEN_SCRIPT, directory_],
         "securityContext": {**pods.container(), **root},
         **_common(image, volume, mount_path),
     }
@@ -250,13 +250,13 @@ def proof_spec(
     common = _common(image, "lustre", mount_path)
     return {
         **placement,
-        "tolerations": [*placement.get("tolerations", []), *OUTLIVES_ITS_NODE],
+        "tolerations": [*placement.get("tolerations", []), *DEFAULT_NODE_TOLERATIONS],
         **pods.helper_spec(),
         "initContainers": [
             opening("open", image, "lustre", mount_path, opened),
             {
                 "name": "prove",
-                "command": ["sh", "-c", PROVE, mount_path, opened],
+                "command": ["sh", "-c", MOUNT_TEST_SCRIPT, mount_path, opened],
                 "env": [
                     {"name": names.ENV_POD_NAME, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
                 ],

@@ -128,12 +128,12 @@ def training_operator(
         ValueError: The manifests lack the operator, a definition or the webhook of PyTorchJobs.
     """
     names_of_kinds = definitions(kinds)
-    wanted = [
+    served = [
         each
         for each in objects
         if each["kind"] != "CustomResourceDefinition" or each["metadata"]["name"] in names_of_kinds
     ]
-    chosen = [_changed(each, image, arguments, kinds) for each in wanted]
+    chosen = [_changed(each, image, arguments, kinds) for each in served]
     needed = [("Deployment", OPERATOR), *(("CustomResourceDefinition", name) for name in names_of_kinds)]
     require(chosen, needed, "the training operator's manifests")
     for each in chosen:
@@ -141,7 +141,7 @@ def training_operator(
         if lacks_webhook and PYTORCH in kinds:
             raise ValueError(f"the training operator's manifests hold no webhook {WEBHOOK}")
     chosen.append(_init_container_template())
-    chosen.append(pods.policy("closed", OPERATOR_NAMESPACE, pods.closed()))
+    chosen.append(pods.policy("closed", OPERATOR_NAMESPACE, pods.deny_ingress()))
     webhook = pods.port_open(LABELS, WEBHOOK_PORT)
     chosen.append(pods.policy("webhook", OPERATOR_NAMESPACE, webhook))
     return in_waves(chosen, SECOND)
@@ -153,9 +153,9 @@ def require(objects: Iterable[JsonObject], needed: Iterable[tuple[str, str]], so
     Raises:
         ValueError: One is missing.
     """
-    found = {(each["kind"], each["metadata"]["name"]) for each in objects}
+    present = {(each["kind"], each["metadata"]["name"]) for each in objects}
     for kind, name in needed:
-        if (kind, name) not in found:
+        if (kind, name) not in present:
             raise ValueError(f"{source} hold no {kind} {name}")
 
 
@@ -200,8 +200,8 @@ def _changed(
         result["metadata"].setdefault("labels", {})["pod-security.kubernetes.io/enforce"] = "restricted"
     if kind == "ValidatingWebhookConfiguration":
         # MPIJobs have no webhook.
-        wanted = (WEBHOOK,) if PYTORCH in kinds else ()
-        result["webhooks"] = [hook for hook in result["webhooks"] if hook["name"] in wanted]
+        webhooks = (WEBHOOK,) if PYTORCH in kinds else ()
+        result["webhooks"] = [hook for hook in result["webhooks"] if hook["name"] in webhooks]
     if (kind, name) == ("ClusterRole", OPERATOR):
         result["rules"] = _needed(result.get("rules") or [], kinds)
     if kind == "CustomResourceDefinition" and name.startswith(MPI):
@@ -230,12 +230,12 @@ def _change_operator(template: JsonObject, image: str | None, arguments: Sequenc
 
 def _needed(rules: list[JsonObject], kinds: Sequence[str]) -> list[JsonObject]:
     """Return the operator's RBAC rules without those for unused kinds of jobs, gang schedulers and pods."""
-    kept = []
+    needed = []
     for rule in rules:
         resources = [each for each in rule.get("resources") or [] if _serves(rule, each, kinds)]
         if resources:
-            kept.append({**rule, "resources": resources})
-    return kept
+            needed.append({**rule, "resources": resources})
+    return needed
 
 
 def _serves(rule: Mapping[str, Any], resource: str, kinds: Sequence[str]) -> bool:
@@ -299,7 +299,7 @@ def kubeflow_trainer(objects: Sequence[JsonObject], images: Mapping[str, str]) -
             "metadata": {"name": CERTIFICATE, "namespace": TRAINER_NAMESPACE},
             "type": "Opaque",
         },
-        pods.policy("closed", TRAINER_NAMESPACE, pods.closed()),
+        pods.policy("closed", TRAINER_NAMESPACE, pods.deny_ingress()),
         *(
             pods.policy(f"webhook-{each['metadata']['name']}", TRAINER_NAMESPACE, _webhook_open(each))
             for each in chosen

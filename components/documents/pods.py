@@ -28,7 +28,7 @@ JOB_PODS: Final[Mapping[str, Any]] = {
 SMALL_REQUESTS: Final = {"cpu": "1m", "memory": "16Mi"}
 
 
-def closed() -> JsonObject:
+def deny_ingress() -> JsonObject:
     """Return a policy that blocks all ingress to the pods of the namespace."""
     return {"podSelector": {}, "policyTypes": ["Ingress"]}
 

@@ -102,14 +102,14 @@ class Pool:
 
     def addresses(self, *, own_cni: bool) -> int:
         """Return the number of addresses of a node in its subnet. `own_cni`: the stack configures the VPC CNI."""
-        return self._network(own_cni).taken
+        return self._network(own_cni).address_count
 
     def network_interfaces(self, *, own_cni: bool) -> int:
         """Return the number of network interfaces of a node. `own_cni`: the stack configures the VPC CNI."""
         return self._network(own_cni).network_interfaces
 
-    def _network(self, own_cni: bool) -> subnet_addresses.Machine:
-        return subnet_addresses.Machine(
+    def _network(self, own_cni: bool) -> subnet_addresses.NodeNetwork:
+        return subnet_addresses.NodeNetwork(
             interfaces=self.interfaces,
             addresses=self.addresses_per_interface,
             cards=self.first_efa_card + max(1, self.efa),
@@ -299,7 +299,7 @@ def _disks(pool: Pool, volume_key: str | None) -> list[JsonObject]:
     return disks
 
 
-def off_the_pools() -> JsonObject:
+def outside_pools_affinity() -> JsonObject:
     """Return the `affinity` of a pod that runs on no node of a pool."""
     term = {"matchExpressions": [{"key": names.LABEL_NODEPOOL, "operator": "DoesNotExist"}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}

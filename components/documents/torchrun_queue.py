@@ -79,7 +79,7 @@ class Queue:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class QueueContext:
     """Values of the other components. Those of type Any may be outputs of other resources.
 
     `trainer_image` is the stack's; `workspaces` and `model_uri` are the places of workspaces and models in its
@@ -96,13 +96,13 @@ class Surroundings:
     writes: tuple[str, ...] = ()
 
 
-def spec(queue: Queue, around: Surroundings) -> JsonObject:
+def spec(queue: Queue, context: QueueContext) -> JsonObject:
     """Return the `spec` of the TorchrunQueue."""
     return {
         "nodeResources": {"gpus": queue.gpus, "cpus": queue.cpus, "memory": queue.memory},
-        "image": queue.image or around.trainer_image,
-        "podTemplate": _template(queue, around),
-        "storage": _storage(queue, around.workspaces),
+        "image": queue.image or context.trainer_image,
+        "podTemplate": _template(queue, context),
+        "storage": _storage(queue, context.workspaces),
         "scheduling": {
             "pool": queue.pool.name,
             "tolerations": queue.pool.tolerations,
@@ -118,24 +118,24 @@ def devices(queue: Queue) -> dict[str, str]:
     Only workers with a whole node get EFA interfaces. Otherwise a worker with a part of the GPUs, or without one,
     would block the node. A worker gets all other accelerators, which the controller does not divide.
     """
-    pool, found = queue.pool, {}
+    pool, requested = queue.pool, {}
     if pool.accelerators and pool.resource != GPU:
-        found[pool.resource] = str(pool.accelerators)
+        requested[pool.resource] = str(pool.accelerators)
     if pool.efa and queue.gpus == (pool.accelerators if pool.resource == GPU else 0):
-        found[names.EFA_RESOURCE] = str(pool.efa)
-    return found
+        requested[names.EFA_RESOURCE] = str(pool.efa)
+    return requested
 
 
-def _template(queue: Queue, around: Surroundings) -> JsonObject:
+def _template(queue: Queue, context: QueueContext) -> JsonObject:
     """Return the pod template of workers: the restricted standard, devices, and the stack's volumes and variables."""
-    mounts = around.mounts if queue.namespace == names.TRAINING_NAMESPACE else {}
+    mounts = context.mounts if queue.namespace == names.TRAINING_NAMESPACE else {}
     own_image = queue.image is None
-    asked = devices(queue)
+    requested = devices(queue)
     env: JsonObject = {
-        names.ENV_REGION: around.region,
-        **(_for_the_trainer(queue, around) if own_image else {}),
+        names.ENV_REGION: context.region,
+        **(_for_the_trainer(queue, context) if own_image else {}),
     }
-    if names.EFA_RESOURCE in asked:
+    if names.EFA_RESOURCE in requested:
         # As launchers set it for their workers: no type offers huge pages to Karpenter.
         env["FI_EFA_USE_HUGE_PAGE"] = "0"
     container: JsonObject = {
@@ -143,13 +143,13 @@ def _template(queue: Queue, around: Surroundings) -> JsonObject:
         "env": [{"name": name, "value": value} for name, value in env.items()],
         # Users' code can write anywhere: the root file system is not read-only.
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        **({"resources": {"requests": dict(asked), "limits": dict(asked)}} if asked else {}),
+        **({"resources": {"requests": dict(requested), "limits": dict(requested)}} if requested else {}),
     }
     volumes: JsonObject = {}
     if mounts:
         container["volumeMounts"] = [{"name": claim, "mountPath": path} for claim, path in mounts.items()]
         volumes = {
-            "initContainers": [_opening(around, mounts, index) for index in range(len(around.writes))],
+            "initContainers": [_opening(context, mounts, index) for index in range(len(context.writes))],
             "volumes": [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in mounts],
         }
     pod: JsonObject = {
@@ -166,19 +166,19 @@ def _template(queue: Queue, around: Surroundings) -> JsonObject:
     return {"metadata": {"annotations": pods.scrape_annotations(names.TRAINER_METRICS_PORT)}, "spec": pod}
 
 
-def _opening(around: Surroundings, mounts: Mapping[str, str], index: int) -> JsonObject:
+def _opening(context: QueueContext, mounts: Mapping[str, str], index: int) -> JsonObject:
     """Return the init container that opens a directory, as launchers have it: a new file system belongs to root."""
-    place = around.writes[index]
+    place = context.writes[index]
     claim = next(name for name, path in mounts.items() if f"{place}/".startswith(f"{path}/"))
     name = f"{OPENING}-{index}" if index else OPENING
-    return lustre.opening(name, around.tools_image, claim, mounts[claim], place)
+    return lustre.opening(name, context.tools_image, claim, mounts[claim], place)
 
 
-def _for_the_trainer(queue: Queue, around: Surroundings) -> JsonObject:
+def _for_the_trainer(queue: Queue, context: QueueContext) -> JsonObject:
     """Return variables of this repository's trainer. The controller adds the run's id and the number of nodes."""
     return {
         names.ENV_DEVICE: "cuda" if queue.gpus else "cpu",
-        names.ENV_MODEL_URI: around.model_uri,
+        names.ENV_MODEL_URI: context.model_uri,
         names.ENV_METRICS_PORT: str(names.TRAINER_METRICS_PORT),
     }
 
@@ -191,8 +191,8 @@ def workspaces(bucket: str) -> str:
 def _storage(queue: Queue, own: Any) -> JsonObject:
     result: JsonObject = {name: _volume(volume) for name, volume in queue.volumes.items()}
     if queue.fetches:
-        given = own if queue.bucket is None else workspaces(queue.bucket)
-        result[WORKSPACE] = {**result.get(WORKSPACE, {}), "bucket": given}
+        place = own if queue.bucket is None else workspaces(queue.bucket)
+        result[WORKSPACE] = {**result.get(WORKSPACE, {}), "bucket": place}
     return {**result, "shmSizePerGPU": queue.shared_memory_per_gpu}
 
 

@@ -86,7 +86,7 @@ for device in /sys/class/infiniband/*; do
   driver=$(basename "$(readlink -f "$device/device/driver")")
   if [ "$driver" = efa ]; then devices+=("$(basename "$device")"); fi
 done
-[ "${{#devices[@]}}" -ge {wanted} ]
+[ "${{#devices[@]}}" -ge {count} ]
 address=$(ip -4 route show default | awk 'NR == 1 {{ print $5 }}')
 modprobe lnet
 modprobe kefalnd "ipif_name=$address"
@@ -94,8 +94,8 @@ modprobe ksocklnd
 lnetctl lnet configure
 lnetctl net del --net tcp 2> /dev/null || true
 lnetctl net add --net tcp --if "$address"
-for ((index = 0; index < {wanted}; index++)); do
-  lnetctl net add --net efa --if "${{devices[index * ${{#devices[@]}} / {wanted}]}}" --peer-credits 32
+for ((index = 0; index < {count}; index++)); do
+  lnetctl net add --net efa --if "${{devices[index * ${{#devices[@]}} / {count}]}}" --peer-credits 32
 done
 lnetctl set discovery 1
 lnetctl udsp add --src efa --priority 0
@@ -139,10 +139,10 @@ def interfaces(instance_type: str, efa: int) -> int:
     return min(efa, INTERFACES.get(instance_type, 2))
 
 
-def script(wanted: int) -> str:
-    """Return the shell script that configures the client over `wanted` interfaces, spread evenly over the network
+def script(count: int) -> str:
+    """Return the shell script that configures the client over `count` interfaces, spread evenly over the network
     cards.
 
     It runs at the first boot, before any mount. A node that reboots reaches the file system over TCP.
     """
-    return _SCRIPT.format(wanted=wanted)
+    return _SCRIPT.format(count=count)

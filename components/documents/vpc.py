@@ -19,7 +19,7 @@ from .iam import document
 
 HTTPS: Final = 443
 EKS_NODES: Final = {
-    "ec2": "nodes and VPC CNI attach interfaces and addresses; Karpenter launches machines",
+    "ec2": "nodes and VPC CNI attach interfaces and addresses; Karpenter launches instances",
     "ecr.api": "the kubelet's credentials for images",
     "ecr.dkr": "images; their layers come from S3",
     "eks": "a node reads its cluster's endpoint and authority; Karpenter describes the cluster",
@@ -74,16 +74,16 @@ def private_endpoints(*, file_system: bool, more: tuple[str, ...] = ()) -> tuple
 
 def full_name(service: str) -> tuple[str, str] | None:
     """Return region and short name in the full name of an AWS service; None if it is not a full name."""
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"(?:cn\.)?com\.amazonaws\.([a-z]{2}(?:-[a-z]+)+-[0-9])\.([a-z0-9][a-z0-9.-]*)", service
     )
-    return (found[1], found[2]) if found else None
+    return (match[1], match[2]) if match else None
 
 
 def short_name(service: str) -> str:
     """Return the short name of a service."""
-    found = full_name(service)
-    return found[1] if found else service
+    full = full_name(service)
+    return full[1] if full else service
 
 
 def service_name(region: str, service: str) -> str:
@@ -144,7 +144,7 @@ def subnets(cidr: str, zones: int) -> Layout:
     """
     network = ipaddress.IPv4Network(cidr)
     if not LARGEST_PREFIX <= network.prefixlen <= SMALLEST_VPC_PREFIX:
-        raise ValueError(f"{cidr}: the prefix must be /{LARGEST_PREFIX} to /{SMALLEST_VPC_PREFIX}")
+        raise ValueError(f"{cidr} has a prefix of /{network.prefixlen}")
     if zones not in ZONES:
         raise ValueError(f"{zones} zones: the number must be 2, 3 or 4")
     extra = 3 if zones == ZONES[-1] else 2

@@ -131,13 +131,13 @@ class Account:
 
     def remaining(self, vpc: str | None) -> list[str]:
         """Return what is left: interfaces of the cluster in any state, its group, GuardDuty's endpoint and group."""
-        wanted = [
+        searches = [
             ("network interface", self._tagged(CNI_CLUSTER)),
             ("security group", self._tagged(EKS_CLUSTER_TAG)),
             *((resource, _of_guardduty(vpc)) for resource in ("endpoint", "security group") if vpc),
         ]
         return [
-            f"{resource} {each}" for resource, filters in wanted for each in self._find(resource, filters)
+            f"{resource} {each}" for resource, filters in searches for each in self._find(resource, filters)
         ]
 
     def _remove_profiles(self) -> list[str]:
@@ -200,8 +200,8 @@ class Account:
     def _remove(self, resource: str, filters: Filters) -> list[str]:
         delete = getattr(self._ec2, f"delete_{resource.replace(' ', '_')}")
         identity = _RESOURCES[resource][2]
-        found = self._find(resource, filters)
-        return [f"{resource} {each}" for each in found if _passes(delete, **{identity: each})]
+        ids = self._find(resource, filters)
+        return [f"{resource} {each}" for each in ids if _passes(delete, **{identity: each})]
 
 
 def _of_guardduty(vpc: str) -> Filters:

@@ -88,11 +88,11 @@ class Cluster:
         """Delete the pods on the stack's nodes for which Karpenter would wait. Return their names."""
         nodes = frozenset(self.names(NODES))
         holding = [pod for pod in self._items(ALL_PODS) if nodes and holds_a_node(pod, nodes)]
-        found = [name_of(ALL_PODS, pod) for pod in holding if "deletionTimestamp" not in metadata_of(pod)]
-        for name in found:
+        blocking = [name_of(ALL_PODS, pod) for pod in holding if "deletionTimestamp" not in metadata_of(pod)]
+        for name in blocking:
             # Not an eviction: disruption budgets have no purpose any more.
             self.delete(ALL_PODS, name)
-        return found
+        return blocking
 
     def forget_pods_of(self, nodes: frozenset[str]) -> list[str]:
         """Remove the pods of deleted nodes, as far as permitted. Return their names."""
@@ -114,12 +114,12 @@ class Cluster:
 
     def end_users_of_claims(self, claims: list[str]) -> list[str]:
         """Delete the stack's pods that mount these claims, by their owners. Return what was not deleted before."""
-        wanted, found = frozenset(claims), dict[tuple[Kind, str], Item]()
+        searched, owners = frozenset(claims), dict[tuple[Kind, str], Item]()
         for pod in self._items(ALL_PODS):
-            if self._scope.has(ALL_PODS, pod) and claims_of(pod) & wanted:
+            if self._scope.has(ALL_PODS, pod) and claims_of(pod) & searched:
                 kind, item = top_owner(pod, self._get) or (ALL_PODS, pod)
-                found[kind, name_of(kind, item)] = item
-        fresh = [each for each, item in found.items() if "deletionTimestamp" not in metadata_of(item)]
+                owners[kind, name_of(kind, item)] = item
+        fresh = [each for each, item in owners.items() if "deletionTimestamp" not in metadata_of(item)]
         for kind, name in fresh:
             # In the foreground, so that it creates no more pods, and its pods are deleted with it.
             self.delete(kind, name)

@@ -33,8 +33,8 @@ def at_delete(props: Mapping[str, Any]) -> None:
         return
     pools = None if props.get("pools") is None else frozenset(map(str, props["pools"]))
     account = Account(session, cluster, pools)
-    found = connect(session, cluster, Scope(pools=pools, torchrun=bool(props.get("torchrun"))))
-    steps.run(found, account, timeout=timeout, say=say, clock=steps.Clock())
+    connection = connect(session, cluster, Scope(pools=pools, torchrun=bool(props.get("torchrun"))))
+    steps.run(connection, account, timeout=timeout, say=say, clock=steps.Clock())
     if pools is None:  # an existing cluster stays
         protection.turn_off(session.client("eks"), cluster, say=say, clock=steps.Clock())
 

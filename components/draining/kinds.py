@@ -150,13 +150,13 @@ def claims_of(pod: Item) -> frozenset[str]:
     https://kubernetes.io/docs/concepts/storage/ephemeral-volumes/, "PersistentVolumeClaim naming").
     """
     metadata = metadata_of(pod)
-    found = set()
+    claims = set()
     for volume in pod.get("spec", {}).get("volumes") or []:
         if "persistentVolumeClaim" in volume:
-            found.add(str(volume["persistentVolumeClaim"]["claimName"]))
+            claims.add(str(volume["persistentVolumeClaim"]["claimName"]))
         elif "ephemeral" in volume:
-            found.add(f"{metadata['name']}-{volume['name']}")
-    return frozenset(f"{metadata['namespace']}/{name}" for name in found)
+            claims.add(f"{metadata['name']}-{volume['name']}")
+    return frozenset(f"{metadata['namespace']}/{name}" for name in claims)
 
 
 def top_owner(pod: Item, get: Callable[[Kind, str], Item | None]) -> tuple[Kind, Item] | None:
@@ -164,15 +164,15 @@ def top_owner(pod: Item, get: Callable[[Kind, str], Item | None]) -> tuple[Kind,
 
     `get` reads an object by its kind and `<namespace>/<name>`; it returns None if there is none.
     """
-    found: tuple[Kind, Item] | None = None
+    owner: tuple[Kind, Item] | None = None
     item = pod
     for _ in range(MAX_OWNERS):
         named = _owner(item)
         above = get(*named) if named else None
         if named is None or above is None:
             break
-        found, item = (named[0], above), above
-    return found
+        owner, item = (named[0], above), above
+    return owner
 
 
 def _owner(item: Item) -> tuple[Kind, str] | None:

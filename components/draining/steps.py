@@ -116,11 +116,11 @@ def run(
 
 def _terminate_instances(account: Account, progress: Progress, timeout: float) -> None:
     """Terminate the instances that are left, with or without a NodeClaim."""
-    asked: set[str] = set()
+    requested: set[str] = set()
     while instances := account.instances():
-        if fresh := sorted(set(instances) - asked):
+        if fresh := sorted(set(instances) - requested):
             account.terminate(fresh)
-            asked |= set(fresh)
+            requested |= set(fresh)
             progress.say(f"terminating {_count(instances, 'instance')}: {_first(instances)}")
         if progress.seconds >= timeout:
             raise DrainError(
@@ -162,7 +162,7 @@ class _Drain:
         cluster, progress = self.cluster, self.progress
         for name in cluster.names(NODE_POOLS):
             cluster.delete(NODE_POOLS, name)
-        asked: set[str] = set()
+        requested: set[str] = set()
         seen = progress.seconds
         while claims := cluster.names(NODE_CLAIMS):
             self.nodes |= set(cluster.names(NODES))
@@ -176,11 +176,11 @@ class _Drain:
                 self._release(NODE_CLAIMS)
                 self._release(NODES)
                 return
-            if fresh := sorted(set(claims) - asked):
+            if fresh := sorted(set(claims) - requested):
                 progress.say(f"deleting NodeClaims: {_first(fresh)}")
                 for name in fresh:
                     cluster.delete(NODE_CLAIMS, name)
-                asked |= set(fresh)
+                requested |= set(fresh)
             if blocking := cluster.delete_blocking_pods():
                 progress.say(f"deleting pods that block nodes: {_first(blocking)}")
             progress.wait(f"{_count(claims, 'node')}: {_first(claims)}")
@@ -203,7 +203,7 @@ class _Drain:
         cluster, progress = self.cluster, self.progress
         if not cluster.claims_of_volumes():
             return
-        asked: set[str] = set()
+        requested: set[str] = set()
         began = progress.seconds
         while volumes := cluster.names(VOLUMES):
             if progress.seconds >= min(self.timeout, began + VOLUME_SECONDS):
@@ -213,9 +213,9 @@ class _Drain:
             claims = cluster.claims_of_volumes()
             if ended := cluster.end_users_of_claims(claims):
                 progress.say(f"deleting what mounts volumes: {_first(ended)}")
-            if fresh := sorted(set(claims) - asked):
+            if fresh := sorted(set(claims) - requested):
                 progress.say(f"deleting volume claims: {_first(fresh)}")
-                asked |= set(fresh)
+                requested |= set(fresh)
             for name in claims:
                 cluster.delete(VOLUME_CLAIMS, name)
             progress.wait(f"{_count(volumes, 'volume')}: {_first(volumes)}")

@@ -393,7 +393,7 @@ def _check_placement(
         )
         section.reject(
             "placementGroup",
-            f"{shown(group)} is not the group of the reservation, so that no machine could start; {advice}",
+            f"{shown(group)} is not the group of the reservation, so that no node could start; {advice}",
         )
     elif around and not group:
         section.reject(

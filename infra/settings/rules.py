@@ -215,8 +215,8 @@ def _system(cluster: Cluster, zones: int) -> int:
     """Return the maximum number of addresses of system nodes in one zone."""
     facts = instance_types.TYPES[cluster.system_nodes.instance_type]
     nodes = -(-cluster.system_nodes.count // zones) + eks.SPARE_IN_A_ZONE
-    machine = eks.Machine(interfaces=facts.interfaces, addresses=facts.addresses, pods=eks.SYSTEM_PODS)
-    return nodes * machine.taken
+    network = eks.NodeNetwork(interfaces=facts.interfaces, addresses=facts.addresses, pods=eks.SYSTEM_PODS)
+    return nodes * network.address_count
 
 
 def _endpoints(network: Network, storage: Storage) -> int:
@@ -232,11 +232,11 @@ def _check_addresses(problems: Problems, settings: Settings) -> None:
     layout = vpc.subnets(network.cidr or "", len(network.zones))
     blocks = dict(zip(network.zones, layout.private, strict=True))
     for zone, takers in needed_addresses(settings).items():
-        free, taken = eks.free_in(blocks[zone]), sum(takers.values())
+        free, taken = eks.usable_addresses(blocks[zone]), sum(takers.values())
         if taken > free:
             most = ", ".join(f"{name}: {count}" for name, count in takers.items())
             problems.add(
                 "trainyard:network.cidr",
                 f"{network.cidr} gives {zone} {free} addresses, and {taken} may be taken ({most});"
-                " it must be a larger range, or the pools must have fewer machines",
+                " it must be a larger range, or the pools must have fewer nodes",
             )

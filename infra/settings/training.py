@@ -421,7 +421,7 @@ def _check_cpu(section: Worker, pool: Pool, cpu: str) -> None:
         # The launcher counts such nodes by the cores that a worker requests (`components.documents.pool.request`).
         section.reject(
             "cpu",
-            f"'{cpu}' is not what machines of {pool.instance_type} are counted by; it must be '{pool.worker_cpu}',"
+            f"'{cpu}' is not what nodes of {pool.instance_type} are counted by; it must be '{pool.worker_cpu}',"
             " or left out",
         )
     elif quantity.parse(cpu) >= pool.vcpus:

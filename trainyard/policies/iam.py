@@ -77,8 +77,8 @@ HARMLESS_ON_A_KIND: Final = ("iam:GetInstanceProfile",)
 PASSED_TO: Final = ("ec2.amazonaws.com", "ec2.amazonaws.com.cn")
 # Runs delete old checkpoints; the bucket keeps versions.
 DELETE_OBJECT: Final = "s3:DeleteObject"
-# What a role may do with these services. IAM: nothing that gives a role more rights. The others store data: nothing
-# that deletes data, shares it, or ends its key.
+# What a role may do with these services. IAM: nothing that gives a role more permissions. The others store data:
+# nothing that deletes data, shares it, or ends its key.
 ACTIONS: Final = {
     "iam": (
         "AddRoleToInstanceProfile CreateInstanceProfile DeleteInstanceProfile Get* List* PassRole"
@@ -179,7 +179,7 @@ def aws_policies_listed(resource: Resource, _stack: Stack) -> Iterator[str]:
             yield f"policyArn is {name}; it must be one of {', '.join(AWS_POLICIES)}, or a policy of the stack"
 
 
-@rule("node-role-narrow", ROLE, why="pods that reach the metadata service have these rights")
+@rule("node-role-narrow", ROLE, why="pods that reach the metadata service have these permissions")
 def node_role_narrow(resource: Resource, stack: Stack) -> Iterator[str]:
     """The role of nodes has only the policies that EKS nodes need."""
     if not any("ec2.amazonaws.com" in s.principals("Service") for s in grants(resource, "assumeRolePolicy")):
@@ -197,7 +197,7 @@ def node_role_narrow(resource: Resource, stack: Stack) -> Iterator[str]:
     why="checkov refuses `*` and a few actions, not s3:* or kms:PutKeyPolicy",
 )
 def iam_actions_listed(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Policies name each action, and none that gives more rights, deletes or shares data, or ends a key."""
+    """Policies name each action, and none that gives more permissions, deletes or shares data, or ends a key."""
     for statement in grants(resource):
         where = f"policy {statement}"
         if "NotAction" in statement.fields:

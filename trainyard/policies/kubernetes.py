@@ -126,7 +126,7 @@ def service_internal(resource: Resource, _stack: Stack) -> Iterator[str]:
 
 @rule("rights-no-escalation", *ROLES, why="CKV_K8S_49 reads a role's first rule only")
 def rights_no_escalation(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Roles list their rights without wildcards, and none that gives its holder more of them."""
+    """Roles list their permissions without wildcards, and none that gives its holder more of them."""
     if resource.has("aggregationRule"):
         yield "aggregationRule adds the rules of other roles; it must list its rules"
     for index, each in enumerate(rows(resource.resolved("rules"))):
@@ -161,10 +161,10 @@ def rights_no_exec(resource: Resource, _stack: Stack) -> Iterator[str]:
 
 @rule("binding-narrow", *BINDINGS, why="checkov only refuses the service account `default` (CKV_K8S_42)")
 def binding_narrow(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Bindings give a role whose rights are listed to subjects that are not everybody."""
+    """Bindings give a role whose permissions are listed to subjects that are not everybody."""
     role = resource.at("roleRef", "name")
     if role in WIDE_ROLES:
-        yield f"roleRef.name is {role}; it must be a role with the needed rights"
+        yield f"roleRef.name is {role}; it must be a role with the needed permissions"
     for index, subject in enumerate(rows(resource.at("subjects"))):
         name = str(at(subject, "name"))
         if name in EVERYBODY or name.startswith(NAMESPACE_ACCOUNTS):

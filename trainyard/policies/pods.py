@@ -160,7 +160,7 @@ def pod_no_credentials(resource: Resource, _stack: Stack) -> Iterator[str]:
 
 @rule("pod-token-needed", *TEMPLATES, why="CKV_K8S_38 refuses every token, needed or not")
 def pod_token_needed(resource: Resource, stack: Stack) -> Iterator[str]:
-    """Only pods whose service account has rights in the cluster get its token."""
+    """Only pods whose service account has permissions in the cluster get its token."""
     namespace = resource.at("metadata", "namespace", default="default")
     for path, pod in pods(resource):
         account = at(pod, "serviceAccountName", default="default")
@@ -169,7 +169,7 @@ def pod_token_needed(resource: Resource, stack: Stack) -> Iterator[str]:
             mounts = _account_mounts(namespace, account, stack)
         if mounts and not _is_bound(namespace, account, stack):
             yield (
-                f"{path}.automountServiceAccountToken is not false, and service account {account} has no rights;"
+                f"{path}.automountServiceAccountToken is not false, and service account {account} has no permissions;"
                 " it must be false, on the pod or its service account"
             )
 

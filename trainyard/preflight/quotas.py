@@ -246,11 +246,13 @@ def check_interfaces(settings: Settings, aws: Aws) -> list[Finding]:
     cluster, by_zone = settings.cluster, defaultdict[str, list[Use]](list)
     if cluster.existing is None:
         facts = instance_types.TYPES[cluster.system_nodes.instance_type]
-        machine = eks.Machine(interfaces=facts.interfaces, addresses=facts.addresses, pods=eks.SYSTEM_PODS)
+        network = eks.NodeNetwork(
+            interfaces=facts.interfaces, addresses=facts.addresses, pods=eks.SYSTEM_PODS
+        )
         # EKS spreads the system nodes evenly over the zones.
         nodes = -(-cluster.system_nodes.count // len(settings.network.zones)) + eks.SPARE_IN_A_ZONE
         for zone in settings.network.zones:
-            amount = nodes * machine.network_interfaces
+            amount = nodes * network.network_interfaces
             by_zone[zone].append(Use(INTERFACES, SYSTEM_KEY, amount, f"{nodes} {facts.name}"))
     for index, pool in enumerate(settings.pools):
         each = pool.network_interfaces(own_cni=cluster.existing is None)

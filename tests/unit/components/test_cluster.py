@@ -111,7 +111,7 @@ def test_the_network_plugin_enforces_policies_and_keeps_few_addresses(recorded: 
     assert values["env"] == {"WARM_IP_TARGET": "4", "MINIMUM_IP_TARGET": "14"}, "EKS refuses numbers"
     machine = {"interfaces": 15, "addresses": 50}
     least = int(values["env"]["MINIMUM_IP_TARGET"]) + 1
-    assert eks.Machine(**machine).taken == least, "what is counted is what is asked for"
+    assert eks.NodeNetwork(**machine).address_count == least, "what is counted is what is asked for"
 
 
 def test_addons_follow_the_version_of_the_control_plane(recorded: Recorded) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from components.documents.lustre import OPEN, PROVE, directory, proof_spec
+from components.documents.lustre import MOUNT_TEST_SCRIPT, OPEN_SCRIPT, directory, proof_spec
 from components.documents.pool import Pool
 from components.lustre import LustreProof, LustreProofArgs
-from components.warm_nodes import beside, deployment
+from components.warm_nodes import deployment, warm_pod_affinity
 from tests.unit.components.pools import CPU, pool
 from tests.unit.components.recording import Recorded, deploy
 from trainyard.k8s import names
@@ -30,13 +30,17 @@ LOST = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
 
 def recorded() -> Recorded:
     args = LustreProofArgs(
-        image=IMAGE, claim="lustre", mount_path="/fsx", placement=beside(pool(warm_nodes=1)), after=[]
+        image=IMAGE,
+        claim="lustre",
+        mount_path="/fsx",
+        placement=warm_pod_affinity(pool(warm_nodes=1)),
+        after=[],
     )
     return deploy(lambda: LustreProof("lustre-proof", args))
 
 
 def spec(on: Pool | None = None, **more: Any) -> dict[str, Any]:
-    placement = beside(on) if on else {}
+    placement = warm_pod_affinity(on) if on else {}
     return proof_spec(image=IMAGE, claim="lustre", mount_path="/fsx", placement=placement, **more)
 
 
@@ -114,56 +118,56 @@ def run(script: str, *words_: Path, **variables: str) -> subprocess.CompletedPro
 
 
 def test_the_proof_writes_reads_and_leaves_nothing(tmp_path: Path) -> None:
-    found = run(PROVE, tmp_path, tmp_path, POD_NAME="attach-pvc")
+    found = run(MOUNT_TEST_SCRIPT, tmp_path, tmp_path, POD_NAME="attach-pvc")
     assert (found.returncode, found.stdout.splitlines()[-1]) == (0, f"written and read on {tmp_path}")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_where_nothing_is_mounted_nothing_is_proven(tmp_path: Path) -> None:
     absent = tmp_path / "absent"
-    assert run(PROVE, absent, absent / "trainyard" / "dev", POD_NAME="attach-pvc").returncode != 0
+    assert run(MOUNT_TEST_SCRIPT, absent, absent / "trainyard" / "dev", POD_NAME="attach-pvc").returncode != 0
     assert not absent.exists()
 
 
 def test_a_root_that_is_somebody_elses_is_left_as_it_is(tmp_path: Path) -> None:
     owner = tmp_path.stat().st_uid
     before = tmp_path.stat().st_mode & 0o7777
-    assert run(OPEN, tmp_path).returncode == 0
+    assert run(OPEN_SCRIPT, tmp_path).returncode == 0
     assert tmp_path.stat().st_mode & 0o7777 == (0o1777 if owner == 0 else before)
 
 
 def test_of_a_file_system_that_is_given_a_directory_of_the_stacks_own_is_opened_and_not_the_root(
     tmp_path: Path,
 ) -> None:
-    assert directory("/fsx", "dev", given=False) == "/fsx"
-    own = directory(str(tmp_path), "dev", given=True)
+    assert directory("/fsx", "dev", existing=False) == "/fsx"
+    own = directory(str(tmp_path), "dev", existing=True)
     assert own == f"{tmp_path}/trainyard/dev"
     tmp_path.chmod(0o755)
     for _ in range(2):
-        assert run(OPEN, Path(own)).returncode == 0
+        assert run(OPEN_SCRIPT, Path(own)).returncode == 0
     mine = os.getuid() == 0
     assert [oct(path.stat().st_mode & 0o7777) for path in (tmp_path, tmp_path / "trainyard", Path(own))] == [
         "0o755",
         "0o755",
         "0o1777" if mine else "0o755",
     ]
-    found = run(PROVE, tmp_path, Path(own), POD_NAME="attach-pvc")
+    found = run(MOUNT_TEST_SCRIPT, tmp_path, Path(own), POD_NAME="attach-pvc")
     assert (found.returncode, found.stdout.splitlines()[-1]) == (0, f"written and read on {own}")
 
 
 def test_where_root_may_make_no_directory_the_training_pods_user_makes_it_or_tells(tmp_path: Path) -> None:
     place = tmp_path / "file" / "trainyard"
     place.parent.touch()  # nobody makes a directory there
-    opened = run(OPEN, place)
+    opened = run(OPEN_SCRIPT, place)
     assert opened.returncode == 0
     assert f"{place} is left to the training pods' user" in opened.stderr
-    assert run(PROVE, tmp_path, place, POD_NAME="attach-pvc").returncode != 0
+    assert run(MOUNT_TEST_SCRIPT, tmp_path, place, POD_NAME="attach-pvc").returncode != 0
 
 
 def test_both_containers_receive_opened_directory() -> None:
     for writes, opened in ((None, "/fsx"), ("/fsx/trainyard/dev", "/fsx/trainyard/dev")):
         found = {each["name"]: each["command"] for each in spec(writes=writes)["initContainers"]}
         assert found == {
-            "open": ["sh", "-c", OPEN, opened],
-            "prove": ["sh", "-c", PROVE, "/fsx", opened],
+            "open": ["sh", "-c", OPEN_SCRIPT, opened],
+            "prove": ["sh", "-c", MOUNT_TEST_SCRIPT, "/fsx", opened],
         }

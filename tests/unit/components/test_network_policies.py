@@ -32,7 +32,7 @@ DEBUG = {"app.kubernetes.io/name": "network-debug"}
 
 def test_nothing_reaches_a_pod_of_a_closed_namespace() -> None:
     for pod in (WORKER, DEBUG, {}):
-        assert not reached(pods.closed(), pod, WORKER)
+        assert not reached(pods.deny_ingress(), pod, WORKER)
 
 
 def test_workers_reach_each_other_and_nobody_else_reaches_them() -> None:

@@ -281,23 +281,23 @@ def test_what_is_given_by_id_is_not_searched_by_tags() -> None:
 )
 def test_a_machine_has_addresses_for_its_pods_and_some_to_spare(pods: int, taken: int) -> None:
     """As in the examples of the VPC CNI's documentation, of a p3dn with both targets."""
-    assert eks.Machine(interfaces=15, addresses=50, pods=pods).taken == taken
+    assert eks.NodeNetwork(interfaces=15, addresses=50, pods=pods).address_count == taken
 
 
 def test_the_cni_of_a_given_cluster_fills_whole_interfaces() -> None:
     """The examples of the VPC CNI's documentation: a p3dn with three pods has two interfaces of fifty addresses."""
     p3dn = {"interfaces": 15, "addresses": 50, "own_cni": False}
-    assert eks.Machine(**p3dn).taken == 100
-    assert eks.Machine(**p3dn, policy=efa.IP).taken == 100
-    assert eks.free_in("10.0.0.0/24") == 251
+    assert eks.NodeNetwork(**p3dn).address_count == 100
+    assert eks.NodeNetwork(**p3dn, policy=efa.IP).address_count == 100
+    assert eks.usable_addresses("10.0.0.0/24") == 251
 
 
 def test_an_efa_takes_the_place_of_an_interface_of_its_card() -> None:
     p5 = {"interfaces": 2, "addresses": 50, "policy": efa.IP}
-    assert eks.Machine(**p5, cards=32, own_cni=False).taken == 50
-    assert eks.Machine(**p5, cards=32, pods=90).taken == 50
-    assert eks.Machine(**p5, cards=33, first_efa_card=1, own_cni=False).taken == 100
-    assert eks.Machine(**p5, cards=33, first_efa_card=1, pods=90).taken == 96
+    assert eks.NodeNetwork(**p5, cards=32, own_cni=False).address_count == 50
+    assert eks.NodeNetwork(**p5, cards=32, pods=90).address_count == 50
+    assert eks.NodeNetwork(**p5, cards=33, first_efa_card=1, own_cni=False).address_count == 100
+    assert eks.NodeNetwork(**p5, cards=33, first_efa_card=1, pods=90).address_count == 96
 
 
 @pytest.mark.parametrize(
@@ -310,11 +310,11 @@ def test_a_machine_has_the_interfaces_of_its_layout_and_those_of_many_pods(
     network = {"interfaces": 15, "addresses": 50, "cards": cards, "policy": policy}
     groups = {"cards_per_ip_group": group, "first_efa_card": first}
     laid_out = len(efa.layout(cards - first, policy, group, first))
-    assert eks.Machine(**network, **groups).network_interfaces == laid_out
+    assert eks.NodeNetwork(**network, **groups).network_interfaces == laid_out
     # Forty-nine of an interface are for pods, of which four rest.
-    assert eks.Machine(**network, **groups, pods=46).network_interfaces == laid_out + 1
-    assert eks.Machine(**network, **groups, own_cni=False).network_interfaces == laid_out + 1
-    assert eks.Machine(interfaces=15, addresses=50).network_interfaces == 1
+    assert eks.NodeNetwork(**network, **groups, pods=46).network_interfaces == laid_out + 1
+    assert eks.NodeNetwork(**network, **groups, own_cni=False).network_interfaces == laid_out + 1
+    assert eks.NodeNetwork(interfaces=15, addresses=50).network_interfaces == 1
 
 
 @given(
@@ -327,6 +327,6 @@ def test_a_machine_has_the_interfaces_of_its_layout_and_those_of_many_pods(
 def test_no_machine_takes_more_than_its_interfaces_have(
     interfaces: int, each: int, pods: int, policy: str
 ) -> None:
-    taken = eks.Machine(interfaces=interfaces, addresses=each, pods=pods, policy=policy).taken
+    taken = eks.NodeNetwork(interfaces=interfaces, addresses=each, pods=pods, policy=policy).address_count
     usable = interfaces - (policy != efa.NONE)
     assert min(pods, usable * (each - 1)) < taken <= usable * each

@@ -165,7 +165,7 @@ def policies(found: Recorded, namespace: str, labels: dict[str, str]) -> dict[st
 
 def test_the_controller_is_reached_at_its_metrics_alone_and_by_marked_namespaces(stack: Recorded) -> None:
     about = policies(stack, n.CONTROLLER_NAMESPACE, CONTROLLER)
-    assert about.pop("closed") == pods.closed()
+    assert about.pop("closed") == pods.deny_ingress()
     assert [name for name, each in about.items() if "Ingress" in each["policyTypes"]] == ["metrics"]
     (rule,) = about["metrics"]["ingress"]
     assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"trainyard.dev/metrics": "enabled"}}}]

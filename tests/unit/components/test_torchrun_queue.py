@@ -8,7 +8,7 @@ import pytest
 
 from components.documents import torchrun_queue
 from components.documents.pool import Pool
-from components.documents.torchrun_queue import JobDefaults, Surroundings, Volume, spec
+from components.documents.torchrun_queue import JobDefaults, QueueContext, Volume, spec
 from tests.unit.components.pools import CPU, TRAINIUM, pool
 from tests.unit.components.queues import queue
 from tests.unit.components.torchrun_crd import problems
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.unit
 IMAGE = f"registry.example/trainer@sha256:{'0' * 64}"
 TOOLS = f"registry.example/launcher@sha256:{'2' * 64}"
 OTHER = f"registry.example/pytorch@sha256:{'1' * 64}"
-AROUND = Surroundings(
+AROUND = QueueContext(
     trainer_image=IMAGE,
     tools_image=TOOLS,
     workspaces="s3://b/torchrun",

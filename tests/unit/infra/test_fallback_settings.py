@@ -225,7 +225,7 @@ def test_processes_on_cpu_are_equal_on_every_type() -> None:
         (
             {"pool": "cores", "cpu": "1500m"},
             {"device": "cpu"},
-            ".cpu: '1500m' is not what machines of m5.large are counted by; it must be '1', or left out",
+            ".cpu: '1500m' is not what nodes of m5.large are counted by; it must be '1', or left out",
         ),
     ],
 )

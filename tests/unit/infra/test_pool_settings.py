@@ -202,7 +202,7 @@ def test_shipped_capacity_block_is_valid_in_any_year(year: int) -> None:
         ({**ODCR, "placementGroup": True}, "placementGroup: true is not the group of the reservation"),
         (
             {**ODCR, "placementGroup": "a", "placementGroupOfReservation": "b"},
-            "placementGroup: 'a' is not the group of the reservation, so that no machine could start; it must be b",
+            "placementGroup: 'a' is not the group of the reservation, so that no node could start; it must be b",
         ),
         ({**ODCR, "placementGroupOfReservation": "b"}, "placementGroup: is missing; the reservation lies in"),
         (

@@ -10,7 +10,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from components.documents import instance_types
-from components.documents.torchrun_queue import JobDefaults, Queue, Surroundings, Volume, spec
+from components.documents.torchrun_queue import JobDefaults, Queue, QueueContext, Volume, spec
 from tests.unit.components.torchrun_crd import problems
 from tests.unit.infra.changing import POOL, mistakes, settings, with_
 from trainyard.k8s import quantity
@@ -19,7 +19,7 @@ from trainyard.operator.api.queue import parse_queue
 pytestmark = pytest.mark.unit
 
 DIGEST = f"registry.example/pytorch@sha256:{'0' * 64}"
-AROUND = Surroundings(
+AROUND = QueueContext(
     trainer_image=DIGEST,
     tools_image=DIGEST,
     workspaces="s3://b-models/torchrun",

@@ -305,7 +305,7 @@ def test_warnings_are_logged_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(stack.warnings, "find_warnings", lines)
     monkeypatch.setattr(pulumi.log, "warn", lambda line, *_more, **_other: said.append(line))
-    monkeypatch.setattr(stack.foundation, "build", mock.Mock(side_effect=Enough))
+    monkeypatch.setattr(stack, "build_foundation", mock.Mock(side_effect=Enough))
     deploy(program)
     assert said == ["it ends", "it is spot"]
     assert asked == [("1.34", datetime.now(UTC).date())]

@@ -93,7 +93,7 @@ CASES: dict[str, Cases] = {
             let_in(ports=[{"port": 1, "endPort": 65535}]),
         ],
         accepts=[
-            network_policy(**policies.closed()),
+            network_policy(**policies.deny_ingress()),
             network_policy(**policies.jobs_from(policies.JOB_PODS)),
             network_policy(**policies.port_open({"a": "b"}, 9443)),
             network_policy(**policies.scraped({"a": "b"}, 9464, {"c": "d"})),

@@ -10,10 +10,10 @@ import yaml
 from components.debug_pod import spec as debug_spec
 from components.documents.lustre import proof_spec
 from components.documents.operator_manifests import training_operator as operator_waves
-from components.documents.torchrun_queue import Surroundings
+from components.documents.torchrun_queue import QueueContext
 from components.documents.torchrun_queue import spec as queue_spec
 from components.torchrun import FILES, RIGHTS, read_documents, waves
-from components.warm_nodes import beside
+from components.warm_nodes import warm_pod_affinity
 from tests.unit.components.pools import TRAINIUM, pool
 from tests.unit.components.queues import queue
 from tests.unit.policies.building import made
@@ -50,13 +50,15 @@ def launcher_pods() -> list[Resource]:
 
 def debug_pods() -> list[Resource]:
     """The debug pod, and the one that proves the mount of a file system."""
-    proof = proof_spec(image=DIGEST, claim="lustre", mount_path="/fsx", placement=beside(pool(warm_nodes=1)))
+    proof = proof_spec(
+        image=DIGEST, claim="lustre", mount_path="/fsx", placement=warm_pod_affinity(pool(warm_nodes=1))
+    )
     return [pod("network-debug", debug_spec(DIGEST)), pod("lustre-proof", proof)]
 
 
 def torchrun_queue(**change: Any) -> Resource:
     """A queue as the program creates it, with changes to its spec."""
-    around = Surroundings(
+    around = QueueContext(
         trainer_image=DIGEST,
         tools_image=DIGEST,
         workspaces="s3://b/torchrun",
