@@ -204,14 +204,19 @@ def bind_role(
     """Create a role with these rules, in one namespace or for the cluster, and bind it to a service account."""
     metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
     resource_name = f"{name}-{namespace}" if namespace else name
-    kind = "Role" if namespace else "ClusterRole"
-    role: pulumi.Resource = getattr(k8s.rbac.v1, kind)(
+    rbac = k8s.rbac.v1
+    kind, role_type, binding_type = (
+        ("Role", rbac.Role, rbac.RoleBinding)
+        if namespace
+        else ("ClusterRole", rbac.ClusterRole, rbac.ClusterRoleBinding)
+    )
+    role: pulumi.Resource = role_type(
         resource_name,
         metadata=metadata,
         rules=list(rules),
         opts=pulumi.ResourceOptions(parent=parent, depends_on=after),
     )
-    binding: pulumi.Resource = getattr(k8s.rbac.v1, f"{kind}Binding")(
+    binding: pulumi.Resource = binding_type(
         resource_name,
         metadata=metadata,
         role_ref={"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name},

@@ -169,7 +169,7 @@ def waves(documents: Iterable[dict[str, Any]], image: Any) -> list[list[dict[str
         "the files of the torchrun controller",
     )
     changed = [_deployment(each, image) if each["kind"] == "Deployment" else each for each in objects]
-    return in_waves(changed, {each["kind"] for each in changed} - {"Deployment"})
+    return in_waves(changed, {each["kind"] for each in changed} - {"Namespace", "Deployment"})
 
 
 def _deployment(manifest: dict[str, Any], image: Any) -> dict[str, Any]:

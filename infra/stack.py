@@ -100,9 +100,10 @@ def deploy(settings: Settings) -> dict[str, Any]:
     )
     started_run = _started_run(settings, images, launcher)
     # Without the test of the mount: if its pod can't be created, the nodes must still be released at the end.
+    optional = (debug_pod, torchrun, launcher, started_run)
     drained_first = [
-        *(*mounts.ready, accounts, warm_nodes, devices, *placement.groups, *debug_pod, *checks),
-        *(each for each in (torchrun, launcher, started_run) if each is not None),
+        *(*mounts.ready, accounts, warm_nodes, devices, *placement.groups, *checks),
+        *(each for each in optional if each is not None),
     ]
     _drain(
         settings,
@@ -315,10 +316,10 @@ def _warm_nodes(settings: Settings, after: list[pulumi.Resource], opts: pulumi.R
 
 def _debug_pod(
     settings: Settings, namespace: pulumi.Resource, opts: pulumi.ResourceOptions
-) -> list[pulumi.Resource]:
+) -> DebugPod | None:
     if not settings.debug_pod:
-        return []
-    return [DebugPod("debug", DebugPodArgs(image=settings.images.debug, after=[namespace]), opts)]
+        return None
+    return DebugPod("debug", DebugPodArgs(image=settings.images.debug, after=[namespace]), opts)
 
 
 def _node_checks(

@@ -164,10 +164,11 @@ def in_waves(objects: list[JsonObject], second: Collection[str]) -> list[list[Js
 
     The first wave has the namespace, the next one the kinds in `second`, the last one all others.
     """
-    waves: list[list[JsonObject]] = [[], [], []]
-    for each in objects:
-        waves[0 if each["kind"] == "Namespace" else 1 if each["kind"] in second else 2].append(each)
-    return waves
+    return [
+        [each for each in objects if each["kind"] == "Namespace"],
+        [each for each in objects if each["kind"] in second],
+        [each for each in objects if each["kind"] not in ("Namespace", *second)],
+    ]
 
 
 def token(manifest: JsonObject) -> str:
