@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 from collections.abc import Mapping
@@ -11,9 +10,12 @@ from typing import Any
 
 import pulumi
 
-from local.plugins.eks.endpoint import thumbprint, wait_healthy
 from local.plugins.eks.kubeconfig import kubeconfig
 from local.plugins.eks.resources import Resource
+
+# The official component takes it from the issuer's host. AWS no longer uses it
+# (https://docs.aws.amazon.com/IAM/latest/UserGuide/id_roles_providers_create_oidc_verify-thumbprint.html).
+THUMBPRINT = "42578a497a9ecdba6d73fec5dcbddbeb623ae71d"
 
 
 class ServiceRole(pulumi.ComponentResource):
@@ -120,29 +122,23 @@ class Cluster(pulumi.ComponentResource):
         return Resource("aws:eks/cluster:Cluster", f"{self._base}-eksCluster", props, self._child)
 
     def _oidc_provider(self) -> Resource:
-        async def served(endpoint: Any) -> Any:
-            return [await asyncio.to_thread(thumbprint, endpoint)]
-
         props = {
             "clientIdLists": ["sts.amazonaws.com"],
-            "thumbprintLists": self.control_plane.output("endpoint").apply(served),
+            "thumbprintLists": [THUMBPRINT],
             "url": self.issuer,
         }
         token = "aws:iam/openIdConnectProvider:OpenIdConnectProvider"
         return Resource(token, f"{self._base}-oidcProvider", props, self._child)
 
     def _kubeconfig(self) -> pulumi.Output[dict[str, Any]]:
-        async def made(parts: list[Any]) -> dict[str, Any]:
-            name, endpoint, authority, region = parts
-            if not pulumi.runtime.is_dry_run():
-                await asyncio.to_thread(wait_healthy, endpoint, authority["data"])
-            return kubeconfig(name, endpoint, authority["data"], region, self._profile)
-
         plane = self.control_plane
         region = invoke("aws:index/getRegion:getRegion", {}, self)["region"]
         return pulumi.Output.all(
             plane.output("name"), plane.output("endpoint"), plane.output("certificateAuthority"), region
-        ).apply(made)
+        ).apply(
+            # The official component first waits for the API server. Here, an ACTIVE cluster has one that is ready.
+            lambda parts: kubeconfig(parts[0], parts[1], parts[2]["data"], parts[3], self._profile)
+        )
 
     def _kubernetes(self) -> pulumi.ProviderResource:
         opts = pulumi.ResourceOptions(parent=self, version=installed("pulumi-kubernetes"))

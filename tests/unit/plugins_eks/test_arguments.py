@@ -1,15 +1,11 @@
-"""What the EKS components refuse, and what they ask the cluster's endpoint."""
+"""What the EKS components refuse."""
 
 from __future__ import annotations
 
-import http.server
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from local.plugins.eks import endpoint
 from local.plugins.eks.arguments import CLUSTER, NODE_GROUP, REQUIRED, ami_type, refusals
 from local.plugins.eks.provider import CLUSTER_TOKEN, NODE_GROUP_TOKEN, EksProvider
 from local.plugins.provider import ProviderError
@@ -75,39 +71,3 @@ def test_mixed_processors_and_unknown_systems_are_refused() -> None:
         ami_type(["m6i.large", "m7g.large"], None, "AL2023")
     with pytest.raises(ValueError, match="operatingSystem is AL2"):
         ami_type(["m6i.large"], None, "AL2")
-
-
-class _Unwell(http.server.BaseHTTPRequestHandler):
-    answers: list[int]
-
-    def do_GET(self) -> None:
-        self.send_response(self.answers.pop(0) if len(self.answers) > 1 else self.answers[0])
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        return None
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    made = http.server.HTTPServer(("127.0.0.1", 0), _Unwell)
-    threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True).start()
-    monkeypatch.setattr(endpoint.ssl, "create_default_context", lambda **_: None)
-    monkeypatch.setattr(endpoint.time, "sleep", lambda _: None)
-    yield f"http://127.0.0.1:{made.server_port}"
-    made.shutdown()
-    made.server_close()
-
-
-def test_the_component_waits_until_the_api_is_healthy_or_asks_for_a_login(server: str) -> None:
-    _Unwell.answers = [500, 503, 200]
-    endpoint.wait_healthy(server, "", seconds=5)
-    assert _Unwell.answers == [200]
-    _Unwell.answers = [401]
-    endpoint.wait_healthy(server, "", seconds=5)
-
-
-def test_an_api_that_never_gets_healthy_is_named_with_its_last_answer(server: str) -> None:
-    _Unwell.answers = [500]
-    with pytest.raises(TimeoutError, match=r"/healthz has not answered well within 0 s: HTTP Error 500"):
-        endpoint.wait_healthy(server, "", seconds=0.0)

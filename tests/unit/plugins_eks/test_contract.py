@@ -12,7 +12,6 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 from pulumi.runtime.mocks import MockMonitor
 
-from local.plugins.eks import cluster as cluster_module
 from local.plugins.eks.cluster import Cluster
 from local.plugins.eks.node_group import ManagedNodeGroup
 from local.plugins.eks.resources import Resource
@@ -93,10 +92,7 @@ def seen() -> dict[tuple[str, str], dict[str, Any]]:
         pulumi.runtime.set_mocks(recorder.mocks, project="p1", stack="dev", preview=False, monitor=recorder)
         program()
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cluster_module, "thumbprint", lambda _: "42578a497a9ecdba6d73fec5dcbddbeb623ae71d")
-        patch.setattr(cluster_module, "wait_healthy", lambda *_: None)
-        isolated(deployment)
+    isolated(deployment)
     return recorder.seen
 
 
