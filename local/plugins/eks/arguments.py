@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,8 +16,8 @@ CLUSTER = split_names(
     skipDefaultNodeGroup skipDefaultSecurityGroups subnetIds tags upgradePolicy useDefaultVpcCni version vpcId"""
 )
 NODE_GROUP = split_names(
-    """amiType capacityType cluster diskSize gpu instanceTypes labels launchTemplate nodeGroupName nodeRole nodeRoleArn
-    operatingSystem releaseVersion remoteAccess scalingConfig subnetIds tags taints version"""
+    """amiType cluster instanceTypes labels launchTemplate nodeGroupName nodeRole nodeRoleArn operatingSystem
+    releaseVersion scalingConfig subnetIds tags taints version"""
 )
 # What the official component makes in addition to the cluster, unless these are set. A program makes it with resources.
 REQUIRED = {
@@ -52,34 +53,16 @@ def _has(given: Any, wanted: Any) -> bool:
     return bool(given == wanted)
 
 
-def ami_type(instance_types: list[str], gpu: bool | None, system: str | None) -> str | None:
+def ami_type(instance_types: list[str], system: str | None) -> str | None:
     """Return the AMI type for an operating system; None for EKS's default.
 
     Graviton families have a `g` after their generation's number (https://docs.aws.amazon.com/ec2/latest/instancetypes).
     """
     if system is None:
         return None
-    arms = {_is_graviton(kind) for kind in instance_types}
+    if system.lower() not in ("al2023", "recommended"):
+        raise ValueError(f"operatingSystem is {system}; the local EKS plugin serves AL2023")
+    arms = {re.match(r"a1|[a-z]+\d+[a-z]*g", kind) is not None for kind in instance_types}
     if len(arms) > 1:
         raise ValueError(f"instanceTypes mixes processor architectures: {', '.join(instance_types)}")
-    arm = arms == {True}
-    accelerated = gpu is True or any(_is_gpu(kind) for kind in instance_types)
-    if system.lower() in ("al2023", "recommended"):
-        if accelerated:
-            return f"AL2023_{'ARM_64' if arm else 'x86_64'}_NVIDIA"
-        return f"AL2023_{'ARM_64' if arm else 'x86_64'}_STANDARD"
-    if system.lower() == "bottlerocket":
-        return f"BOTTLEROCKET_{'ARM_64' if arm else 'x86_64'}{'_NVIDIA' if accelerated else ''}"
-    raise ValueError(f"operatingSystem is {system}; AL2023 or Bottlerocket are served")
-
-
-def _is_graviton(kind: str) -> bool:
-    family = kind.split(".")[0]
-    letters = family.lstrip("abcdefghijklmnopqrstuvwxyz").lstrip("0123456789")
-    return family.startswith("a1") or "g" in letters.split("-")[0]
-
-
-def _is_gpu(kind: str) -> bool:
-    return kind.split(".")[0].rstrip("0123456789abcdefghijklmnopqrstuvwxyz-") == "" and (
-        kind[0] in "gp" and kind[1:2].isdigit()
-    )
+    return f"AL2023_{'ARM_64' if True in arms else 'x86_64'}_STANDARD"

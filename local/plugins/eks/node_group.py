@@ -12,14 +12,11 @@ from local.plugins.eks.resources import Component, Resource
 
 # Arguments that the node group uses unchanged.
 PLAIN = (
-    "capacityType",
-    "diskSize",
     "instanceTypes",
     "labels",
     "launchTemplate",
     "nodeGroupName",
     "releaseVersion",
-    "remoteAccess",
     "scalingConfig",
     "tags",
     "taints",
@@ -32,13 +29,11 @@ class ManagedNodeGroup(pulumi.ComponentResource):
     def __init__(self, name: str, inputs: Mapping[str, Any], opts: pulumi.ResourceOptions | None) -> None:
         super().__init__("eks:index:ManagedNodeGroup", name, {}, opts)
         plane = pulumi.Output.from_input(inputs["cluster"]).apply(control_plane)
-        kinds = pulumi.Output.all(
-            inputs.get("instanceTypes"), inputs.get("gpu"), inputs.get("operatingSystem")
-        )
+        kinds = pulumi.Output.all(inputs.get("instanceTypes"), inputs.get("operatingSystem"))
         role = inputs.get("nodeRole")
         props = {
             **{key: inputs.get(key) for key in PLAIN},
-            "amiType": inputs.get("amiType") or kinds.apply(lambda all_: ami_type(all_[0] or [], *all_[1:])),
+            "amiType": inputs.get("amiType") or kinds.apply(lambda all_: ami_type(all_[0] or [], all_[1])),
             "clusterName": plane.apply(lambda found: found.output("name")),
             "nodeRoleArn": inputs.get("nodeRoleArn")
             or pulumi.Output.from_input(role).apply(lambda found: found.output("arn")),
