@@ -17,9 +17,10 @@ from moto.core.utils import utcnow
 from moto.ec2.responses import EC2Response
 
 from local.aws.account import ACCOUNT_ID
+from local.aws.ec2_utils import requested_tags, table
 from local.aws.errors import ApiError
 from local.aws.prices import hourly
-from local.aws.reservations import moment, reservations, shown, state, tags_of, used
+from local.aws.reservations import moment, reservations, shown, state, used
 
 # The same term for the type of a reservation, of a market, of a fleet's capacity and of an instance's lifecycle.
 BLOCK = "capacity-block"
@@ -30,10 +31,7 @@ LONGEST = timedelta(days=182)
 
 def _offered(backend: Any) -> dict[str, dict[str, Any]]:
     """Return the offerings of earlier answers, by id."""
-    if not hasattr(backend, "trainyard_blocks_offered"):
-        backend.trainyard_blocks_offered = {}
-    store: dict[str, dict[str, Any]] = backend.trainyard_blocks_offered
-    return store
+    return table(backend, "blocks_offered")
 
 
 def describe_capacity_block_offerings(self: Any) -> ActionResult:
@@ -94,7 +92,7 @@ def purchase_capacity_block(self: Any) -> ActionResult:
         "ReservationType": BLOCK,
         "State": "active",
         "CreateDate": utcnow(),
-        "tags": tags_of(self, "capacity-reservation"),
+        "tags": requested_tags(self._get_param("TagSpecifications")).get("capacity-reservation", {}),
     }
     reservations(self.ec2_backend)[reservation_id] = document
     return ActionResult({"CapacityReservation": shown(self.ec2_backend, document)})

@@ -13,6 +13,7 @@ from moto.ec2.models import ec2_backends
 from moto.iam.models import iam_backends
 
 from local.aws.account import ACCOUNT_ID, PARTITION
+from local.aws.ec2_utils import requested_tags
 from local.aws.policy import Request
 
 Tags = dict[str, str]
@@ -77,14 +78,6 @@ def s3(response: Any, action: str, bucket: str | None, key: str | None) -> list[
 def _arn(response: Any, kind: str, name: str = "*") -> str:
     account = "" if kind in ("image", "snapshot") else ACCOUNT_ID
     return f"arn:aws:ec2:{response.region}:{account}:{kind}/{name}"
-
-
-def _tag_specifications(specifications: Any) -> dict[str, Tags]:
-    tags: dict[str, Tags] = {}
-    for specification in specifications or []:
-        kind = tags.setdefault(specification.get("ResourceType", ""), {})
-        kind.update({t["Key"]: t.get("Value", "") for t in specification.get("Tags", [])})
-    return tags
 
 
 def _request_tags(tags: Tags) -> Context:
@@ -182,7 +175,7 @@ def _pass_role(arn: str) -> Request:
 
 
 def _create_fleet(response: Any) -> list[Request]:
-    tags = _tag_specifications(response._get_param("TagSpecifications", []))
+    tags = requested_tags(response._get_param("TagSpecifications"))
     requests = [Request("ec2:CreateFleet", _arn(response, "fleet"), _request_tags(tags.get("fleet", {})))]
     for config in response._get_param("LaunchTemplateConfigs", []):
         template_id, data = _template(response, config.get("LaunchTemplateSpecification"))
@@ -191,19 +184,19 @@ def _create_fleet(response: Any) -> list[Request]:
                 _existing(response, action, "launch-template", template_id)
                 for action in ("ec2:CreateFleet", "ec2:RunInstances")
             ]
-        merged = {**_tag_specifications(data.get("TagSpecifications")), **tags}
+        merged = {**requested_tags(data.get("TagSpecifications")), **tags}
         requests += _launch(response, data, config.get("Overrides") or [], merged)
         requests += _tagging(response, merged, "CreateFleet")
     return requests
 
 
 def _run_instances(response: Any) -> list[Request]:
-    tags = _tag_specifications(response._get_param("TagSpecifications", []))
+    tags = requested_tags(response._get_param("TagSpecifications"))
     template_id, data = _template(response, response._get_param("LaunchTemplate"))
     names = ("ImageId", "SubnetId", "SecurityGroupIds", "NetworkInterfaces", "IamInstanceProfile")
     given = {name: response._get_param(name) for name in names}
     data = {**data, **{k: v for k, v in given.items() if v}}
-    merged = {**_tag_specifications(data.get("TagSpecifications")), **tags}
+    merged = {**requested_tags(data.get("TagSpecifications")), **tags}
     requests = _launch(response, data, [], merged) + _tagging(response, merged, "RunInstances")
     if template_id:
         requests.append(_existing(response, "ec2:RunInstances", "launch-template", template_id))
@@ -211,7 +204,7 @@ def _run_instances(response: Any) -> list[Request]:
 
 
 def _create_launch_template(response: Any) -> list[Request]:
-    tags = _tag_specifications(response._get_param("TagSpecifications", []))
+    tags = requested_tags(response._get_param("TagSpecifications"))
     context = _request_tags(tags.get("launch-template", {}))
     return [
         Request("ec2:CreateLaunchTemplate", _arn(response, "launch-template"), context),
@@ -235,7 +228,7 @@ _KINDS = {"i": "instance", "lt": "launch-template", "vol": "volume", "eni": "net
 
 
 def _create_volume(response: Any) -> list[Request]:
-    tags = _tag_specifications(response._get_param("TagSpecifications", []))
+    tags = requested_tags(response._get_param("TagSpecifications"))
     context = _request_tags(tags.get("volume", {}))
     return [
         Request("ec2:CreateVolume", _arn(response, "volume"), context),

@@ -10,10 +10,10 @@ from typing import Any
 
 from moto.core.responses import ActionResult
 from moto.ec2 import utils
-from moto.ec2.models import EC2Backend
 from moto.ec2.responses import EC2Response
 
 from local.aws.account import ACCOUNT_ID
+from local.aws.ec2_utils import matches, requested_tags, table, tag_list
 from local.aws.errors import ApiError
 
 KIND = "placement-group"
@@ -33,10 +33,7 @@ FILTERS = {
 
 def groups(backend: Any) -> dict[str, dict[str, Any]]:
     """Return the groups of a region by name."""
-    if not hasattr(backend, "trainyard_placement_groups"):
-        backend.trainyard_placement_groups = {}
-    store: dict[str, dict[str, Any]] = backend.trainyard_placement_groups
-    return store
+    return table(backend, "placement_groups")
 
 
 def of_launch(backend: Any, data: dict[str, Any]) -> dict[str, Any] | None:
@@ -83,16 +80,7 @@ def _unknown(name: str) -> ApiError:
 
 
 def _shown(backend: Any, group: dict[str, Any]) -> dict[str, Any]:
-    tags = backend.tags.get(group["GroupId"], {})
-    return {**group, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
-
-
-def _asked_tags(response: Any) -> dict[str, str]:
-    tags: dict[str, str] = {}
-    for specification in response._get_param("TagSpecifications", []) or []:
-        if specification.get("ResourceType") == KIND:
-            tags |= {tag["Key"]: tag.get("Value", "") for tag in specification.get("Tags", [])}
-    return tags
+    return {**group, "Tags": tag_list(backend.tags.get(group["GroupId"], {}))}
 
 
 def create_placement_group(self: Any) -> ActionResult:
@@ -121,7 +109,8 @@ def create_placement_group(self: Any) -> ActionResult:
     if strategy == "spread":
         document["SpreadLevel"] = self._get_param("SpreadLevel", "rack")
     store[name] = document
-    self.ec2_backend.create_tags([document["GroupId"]], _asked_tags(self))
+    tags = requested_tags(self._get_param("TagSpecifications")).get(KIND, {})
+    self.ec2_backend.create_tags([document["GroupId"]], tags)
     return ActionResult({"PlacementGroup": _shown(self.ec2_backend, document)})
 
 
@@ -138,24 +127,9 @@ def describe_placement_groups(self: Any) -> ActionResult:
         for name, group in store.items()
         if (not names or name in names)
         and (not ids or group["GroupId"] in ids)
-        and _matches(group, backend.tags.get(group["GroupId"], {}), filters)
+        and matches(group, backend.tags.get(group["GroupId"], {}), filters, FILTERS)
     ]
     return ActionResult({"PlacementGroups": [_shown(backend, group) for group in found]})
-
-
-def _matches(group: dict[str, Any], tags: dict[str, str], filters: dict[str, list[str]]) -> bool:
-    for name, values in filters.items():
-        if name.startswith("tag:"):
-            if tags.get(name[4:]) not in values:
-                return False
-        elif name == "tag-key":
-            if not set(values) & set(tags):
-                return False
-        elif name not in FILTERS:
-            raise ApiError("InvalidParameterValue", f"The filter '{name}' is invalid")
-        elif str(group.get(FILTERS[name])) not in values:
-            return False
-    return True
 
 
 def delete_placement_group(self: Any) -> ActionResult:
@@ -182,10 +156,3 @@ def install() -> None:
     utils.EC2_PREFIX_TO_RESOURCE[PREFIX] = KIND
     # A filter of DescribeInstances that moto lacks.
     utils.filter_dict_attribute_mapping["placement-group-name"] = "placement.group_name"
-    reset = EC2Backend.reset
-
-    def reset_all(self: Any) -> None:
-        self.__dict__.pop("trainyard_placement_groups", None)
-        reset(self)
-
-    EC2Backend.reset = reset_all

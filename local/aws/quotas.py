@@ -13,6 +13,7 @@ from moto.servicequotas.models import ServiceQuotasBackend
 from moto.servicequotas.responses import ServiceQuotasResponse
 
 from local.aws.account import ACCOUNT_ID
+from local.aws.ec2_utils import table
 
 _VCPUS: Final = 10000.0
 # Service, code, name, value in this account, AWS default. The codes are from `aws service-quotas
@@ -38,10 +39,7 @@ QUOTAS: Final = (
 
 def _granted(backend: Any) -> dict[tuple[str, str], float]:
     """Return the values that were requested in this account."""
-    if not hasattr(backend, "trainyard_quotas"):
-        backend.trainyard_quotas = {}
-    values: dict[tuple[str, str], float] = backend.trainyard_quotas
-    return values
+    return table(backend, "quotas")
 
 
 def _shown(backend: Any, quota: tuple[str, str, str, float, float], *, default: bool) -> dict[str, Any]:

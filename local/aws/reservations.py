@@ -8,19 +8,17 @@ from typing import Any
 
 from moto.core.responses import ActionResult
 from moto.core.utils import utcnow
-from moto.ec2.models import EC2Backend
 from moto.ec2.responses import EC2Response
 
 from local.aws import placement_groups
 from local.aws.account import ACCOUNT_ID
+from local.aws.ec2_utils import matches, requested_tags, table, tag_list
 from local.aws.errors import ApiError
 
 
 def reservations(backend: Any) -> dict[str, dict[str, Any]]:
-    if not hasattr(backend, "trainyard_reservations"):
-        backend.trainyard_reservations = {}
-    store: dict[str, dict[str, Any]] = backend.trainyard_reservations
-    return store
+    """Return the reservations of a region by id."""
+    return table(backend, "reservations")
 
 
 def used(backend: Any, reservation_id: str) -> int:
@@ -81,31 +79,12 @@ def moment(value: Any) -> datetime:
 
 def shown(backend: Any, reservation: dict[str, Any]) -> dict[str, Any]:
     left = reservation["TotalInstanceCount"] - used(backend, reservation["CapacityReservationId"])
-    tags = [{"Key": k, "Value": v} for k, v in reservation["tags"].items()]
-    return {**reservation, "State": state(reservation), "AvailableInstanceCount": max(0, left), "Tags": tags}
-
-
-def tags_of(response: Any, kind: str) -> dict[str, str]:
-    tags: dict[str, str] = {}
-    for specification in response._get_param("TagSpecifications", []) or []:
-        if specification.get("ResourceType") == kind:
-            tags.update({t["Key"]: t.get("Value", "") for t in specification.get("Tags", [])})
-    return tags
-
-
-def _matches(item: dict[str, Any], filters: dict[str, list[str]], names: dict[str, str]) -> bool:
-    for name, values in filters.items():
-        if name.startswith("tag:"):
-            if item["tags"].get(name[4:]) not in values and "*" not in values:
-                return False
-        elif name == "tag-key":
-            if not set(values) & set(item["tags"]):
-                return False
-        elif name not in names:
-            raise ApiError("InvalidParameterValue", f"The filter '{name}' is invalid")
-        elif str(item.get(names[name])) not in values:
-            return False
-    return True
+    return {
+        **reservation,
+        "State": state(reservation),
+        "AvailableInstanceCount": max(0, left),
+        "Tags": tag_list(reservation["tags"]),
+    }
 
 
 def create_capacity_reservation(self: Any) -> ActionResult:
@@ -128,7 +107,7 @@ def create_capacity_reservation(self: Any) -> ActionResult:
         "State": "active",
         "CreateDate": utcnow(),
         "StartDate": utcnow(),
-        "tags": tags_of(self, "capacity-reservation"),
+        "tags": requested_tags(self._get_param("TagSpecifications")).get("capacity-reservation", {}),
     }
     for key in ("EndDate", "PlacementGroupArn"):
         if self._get_param(key):
@@ -154,7 +133,7 @@ def describe_capacity_reservations(self: Any) -> ActionResult:
         "instance-match-criteria": "InstanceMatchCriteria",
     }
     filters = self._filters_from_querystring()
-    found = [r for i, r in store.items() if (not ids or i in ids) and _matches(r, filters, names)]
+    found = [r for i, r in store.items() if (not ids or i in ids) and matches(r, r["tags"], filters, names)]
     return ActionResult({"CapacityReservations": [shown(backend, r) for r in found]})
 
 
@@ -180,10 +159,3 @@ def install() -> None:
         cancel_capacity_reservation,
     ):
         setattr(EC2Response, action.__name__, action)
-    reset = EC2Backend.reset
-
-    def reset_all(self: Any) -> None:
-        self.__dict__.pop("trainyard_reservations", None)
-        reset(self)
-
-    EC2Backend.reset = reset_all

@@ -1,0 +1,54 @@
+"""Shared by the EC2 APIs that moto lacks: tables in moto's backends, tags and filters of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from local.aws.errors import ApiError
+from local.aws.policy import like
+
+Document = dict[str, Any]
+
+
+def table(backend: Any, name: str) -> dict[Any, Any]:
+    """Return a table of our own in a backend. moto's `reset` drops it with the rest of the backend's state."""
+    found: dict[Any, Any] = backend.__dict__.setdefault(f"trainyard_{name}", {})
+    return found
+
+
+def requested_tags(specifications: Iterable[Document] | None) -> dict[str, dict[str, str]]:
+    """Return the tags of `TagSpecifications`, by type of resource."""
+    tags: dict[str, dict[str, str]] = {}
+    for specification in specifications or []:
+        kind = tags.setdefault(specification.get("ResourceType", ""), {})
+        kind.update({tag["Key"]: tag.get("Value", "") for tag in specification.get("Tags", [])})
+    return tags
+
+
+def tag_list(tags: Mapping[str, str]) -> list[Document]:
+    """Return tags as EC2 answers them."""
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
+
+
+def matches(
+    item: Document, tags: Mapping[str, str], filters: Mapping[str, list[str]], names: Mapping[str, str]
+) -> bool:
+    """Return whether an item matches all filters. `names` has the item's key for each filter.
+
+    Raises:
+        ApiError: A filter is unknown.
+    """
+    for name, values in filters.items():
+        if name.startswith("tag:"):
+            tag = tags.get(name[4:])
+            if tag is None or not any(like(value, tag) for value in values):
+                return False
+        elif name == "tag-key":
+            if not set(values) & set(tags):
+                return False
+        elif name not in names:
+            raise ApiError("InvalidParameterValue", f"The filter '{name}' is invalid")
+        elif str(item.get(names[name])) not in values:
+            return False
+    return True
