@@ -34,7 +34,6 @@ from local.aws.eks.store import store
 from local.aws.fsx import mounts
 from local.aws.fsx.store import store as fsx_store
 from local.aws.policy import Request as Permission
-from local.aws.supervisor import Supervisor
 from local.home import Home, write_atomically
 
 log = logging.getLogger(__name__)
@@ -201,7 +200,7 @@ def serve(home_directory: str, port: int) -> None:
     home.make()
     _log_to(home)
     calls.keep_in(home.role_calls_file)
-    store.supervisor = Supervisor(home.control_socket)
+    store.supervisor_socket = home.control_socket
     fsx_store.begin(home.volumes / "fsx")
     fsx_store.delay_seconds = home.settings().get("fileSystemSeconds", fsx_store.delay_seconds)
     memory.use_few_heaps()

@@ -256,14 +256,13 @@ def serving() -> Iterator[tuple[str, FakeSupervisor]]:
 
     from local.aws.eks.store import store
     from local.aws.server import Application, RequestHandler
-    from local.aws.supervisor import Supervisor
 
     # 1582 policies of AWS are read once, not for each test's new account.
     policies = iam_backends["123456789012"]["aws"].aws_managed_policies
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(IAMBackend, "_init_aws_policies", lambda _self: policies)
         fake = FakeSupervisor(Path(directory) / "s")
-        store.supervisor = Supervisor(Path(directory) / "s")
+        store.supervisor_socket = Path(directory) / "s"
         application = Application(TOKEN)
         server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=RequestHandler)
         server.daemon_threads = True

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import logging
 import re
 import secrets
 import threading
 from typing import Any
+from urllib.parse import quote
 
 from moto.core.exceptions import ServiceException
 from moto.core.utils import utcnow
@@ -18,10 +20,12 @@ from local.aws.account import ACCOUNT_ID, PARTITION
 from local.aws.eks import versions
 from local.aws.eks.access import bootstrap_creator
 from local.aws.eks.store import Cluster, Document, EksError, arn, in_use, invalid, store
-from local.aws.supervisor import SupervisorError
+from local.cluster import control
 
 log = logging.getLogger(__name__)
 
+# A control plane is ready in about five seconds, or later on a host with other load.
+SUPERVISOR_SECONDS = 300.0
 LOG_TYPES = ["api", "audit", "authenticator", "controllerManager", "scheduler"]
 AUTHENTICATION_MODES = ("API", "API_AND_CONFIG_MAP", "CONFIG_MAP")
 _NAME = re.compile(r"[0-9A-Za-z][A-Za-z0-9_-]{0,99}")
@@ -88,23 +92,40 @@ def create(region: str, params: Document, creator_arn: str) -> Cluster:
 
 def _start(cluster: Cluster) -> None:
     document = cluster.document
-    try:
-        if store.supervisor is None:
-            raise SupervisorError("this server was started without a supervisor")
-        answer = store.supervisor.start_cluster(
-            cluster.name, document["version"], cluster.issuer, cluster.region, document["arn"]
-        )
-    except SupervisorError as error:
-        log.error("cluster %s: %s", cluster.name, error)
-        document["health"] = {
-            "issues": [{"code": "InternalFailure", "message": str(error), "resourceIds": []}]
-        }
-        document["status"] = "FAILED"
+    facts = {key: document[key] for key in ("name", "version", "arn")}
+    answer = _call_supervisor(
+        cluster, "POST", "/clusters", {**facts, "issuer": cluster.issuer, "region": cluster.region}
+    )
+    if answer is None:
         return
     document["endpoint"] = answer["endpoint"]
     document["certificateAuthority"] = {"data": answer["certificateAuthority"]}
     cluster.jwks = answer["jwks"]
     document["status"] = "ACTIVE"
+
+
+def _call_supervisor(
+    cluster: Cluster, method: str, path: str, body: Document | None = None
+) -> Document | None:
+    """Call the supervisor (`local.cluster.control`). It answers when the control plane is ready, or has stopped.
+
+    Returns:
+        The answer; None after an error, which sets the cluster's status to FAILED.
+    """
+    try:
+        return control.request(store.supervisor_socket, method, path, body, SUPERVISOR_SECONDS)
+    except control.ControlError as error:
+        if error.status == 404 and method == "DELETE":  # an unknown cluster counts as stopped
+            return {}
+        reason = f"{method} {path}: {error.status} {error}"
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        reason = f"{method} {path} on {store.supervisor_socket}: {error}"
+    log.error("cluster %s: %s", cluster.name, reason)
+    cluster.document["health"] = {
+        "issues": [{"code": "InternalFailure", "message": reason, "resourceIds": []}]
+    }
+    cluster.document["status"] = "FAILED"
+    return None
 
 
 def delete(region: str, name: str) -> Cluster:
@@ -127,15 +148,7 @@ def delete(region: str, name: str) -> Cluster:
 
 
 def _stop(cluster: Cluster) -> None:
-    try:
-        if store.supervisor is not None:
-            store.supervisor.stop_cluster(cluster.name)
-    except SupervisorError as error:
-        log.error("cluster %s: %s", cluster.name, error)
-        cluster.document["health"] = {
-            "issues": [{"code": "InternalFailure", "message": str(error), "resourceIds": []}]
-        }
-        cluster.document["status"] = "FAILED"
+    if _call_supervisor(cluster, "DELETE", f"/clusters/{quote(cluster.name, safe='')}") is None:
         return
     backend = ec2_backends[ACCOUNT_ID][cluster.region]
     for interface_id in cluster.interface_ids:

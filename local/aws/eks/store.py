@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import secrets
-import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from moto.core.utils import utcnow
 
 from local.aws.account import ACCOUNT_ID
 from local.aws.errors import ApiError
-from local.aws.supervisor import Supervisor
 
 Document = dict[str, Any]
 
@@ -93,8 +92,7 @@ class Store:
 
     def __init__(self) -> None:
         self.clusters: dict[tuple[str, str], Cluster] = {}
-        self.supervisor: Supervisor | None = None
-        self.lock = threading.RLock()
+        self.supervisor_socket = Path()
 
     def cluster(self, region: str, name: str) -> Cluster:
         """Return a cluster.
