@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--outer", required=True, help="line of /proc/<pid>/stat of the process to end")
     arguments = parser.parse_args()
     home = Home(arguments.home)
-    outer, _ = parse_stat(arguments.outer)
+    outer = parse_stat(arguments.outer)
     try:
         home.make()
         lock = os.open(home.run / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -31,23 +31,25 @@ class Process:
         return {"pid": self.pid, "startTime": self.start_time}
 
 
-def parse_stat(line: str) -> tuple[Process, str]:
-    """Return the process and the state letter of a line of /proc/<pid>/stat.
-
-    The name in parentheses may contain any characters.
-    """
+def parse_stat(line: str) -> Process:
+    """Return the process of a line of /proc/<pid>/stat. The name in parentheses may contain any characters."""
     head, _, tail = line.rpartition(")")
-    fields = tail.split()
-    return Process(int(head.split()[0]), int(fields[19])), fields[0]
+    return Process(int(head.split()[0]), int(tail.split()[19]))
+
+
+def stat_fields(pid: int) -> list[str] | None:
+    """Return the fields of /proc/<pid>/stat from the third on, the state; None if there is no such process."""
+    try:
+        # A program's name can contain any bytes, and is cut after the 15th.
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
 
 
 def read_stat(pid: int) -> int | None:
     """Return the start time of a running process, or None."""
-    try:
-        process, state = parse_stat(Path(f"/proc/{pid}/stat").read_text())
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if state in "ZX" else process.start_time
+    fields = stat_fields(pid)
+    return None if fields is None or fields[0] in "ZX" else int(fields[19])
 
 
 def supervisor_file(home: Home) -> Path:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
+
+from local.cluster.record import stat_fields
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -21,9 +22,8 @@ class Usage:
 
 def usage(pid: int) -> Usage | None:
     """Return the usage of one process, None if it has ended (proc_pid_stat(5): fields 4, 14, 15, 24)."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
+    fields = stat_fields(pid)
+    if fields is None:
         return None
     return Usage(
         rss_bytes=int(fields[21]) * PAGE,

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from local.cluster.record import read_stat
 from local.nodes.sandbox import CAPABILITIES
 
 SANDBOX = Path(__file__).with_name("sandbox.py")
@@ -111,17 +112,6 @@ def _command_line(pid: int) -> bytes:
 def _in_set_up(pid: int) -> bool:
     """Return whether the process is still the sandbox, which later executes the program."""
     return str(SANDBOX).encode() in _command_line(pid)
-
-
-def start_time(pid: int) -> str | None:
-    """Return field 22 of /proc/<pid>/stat, or None if the process does not exist or is a zombie."""
-    try:
-        # A program's name can contain any bytes, and is cut after the 15th.
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = text.rpartition(")")[2].split()
-    return None if fields[0] == "Z" else fields[19]
 
 
 def create_stdin(pipe: Path, *, once: bool) -> tuple[int, int | None]:
@@ -224,7 +214,7 @@ class Process:
             if its_stdin != subprocess.DEVNULL:
                 os.close(its_stdin)
         try:
-            (directory / "keeper").write_text(f"{child.pid} {start_time(child.pid)}")
+            (directory / "keeper").write_text(f"{child.pid} {read_stat(child.pid)}")
         except OSError:
             # Without the file, no later process could find or end it.
             os.killpg(child.pid, signal.SIGKILL)
@@ -244,10 +234,10 @@ class Process:
     def _alive(self, record: str) -> int | None:
         """Return the process of a record file if it is still the same process."""
         try:
-            pid, started = (self.directory / record).read_text().split()
+            pid, started = map(int, (self.directory / record).read_text().split())
         except (FileNotFoundError, ValueError):
             return None
-        return int(pid) if start_time(int(pid)) == started else None
+        return pid if read_stat(pid) == started else None
 
     @property
     def pid(self) -> int | None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from local.cluster.record import Process, parse_stat, read_stat
+from local.cluster.record import Process, read_stat, stat_fields
 from local.home import write_atomically
 
 MARK = "TRAINYARD_ENGINE"
@@ -52,17 +52,16 @@ class Session:
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
+            fields = stat_fields(int(entry.name))
+            # The fourth of these fields is the session, the twentieth the start time (proc_pid_stat(5)).
+            if fields is None or fields[0] in "ZX" or int(fields[3]) != self.leader.pid:
+                continue
             try:
-                stat = (entry / "stat").read_text()
-                process, state = parse_stat(stat)
-                # The fourth field after the name in parentheses is the session (proc_pid_stat(5)).
-                if state in "ZX" or int(stat.rpartition(")")[2].split()[3]) != self.leader.pid:
-                    continue
                 variables = (entry / "environ").read_bytes().split(b"\0")
             except OSError:  # it has ended, or belongs to somebody else
                 continue
             if f"{MARK}={self.mark}".encode() in variables:
-                yield process
+                yield Process(int(entry.name), int(fields[19]))
 
     def end(self) -> list[Process]:
         """End its processes, with SIGKILL if SIGTERM does not end them in `PATIENCE_SECONDS`. Return the ended

@@ -51,7 +51,7 @@ def test_a_zombie_is_not_alive() -> None:
 
 def test_a_process_may_have_any_name() -> None:
     line = "42 (a) b (c) S " + " ".join(str(n) for n in range(4, 53))
-    assert parse_stat(line) == (Process(42, 22), "S")
+    assert parse_stat(line) == Process(42, 22)
 
 
 def test_record_without_its_process_is_reported_and_removed(home: Home) -> None:

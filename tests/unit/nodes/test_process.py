@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from local.nodes.process import LOST, SANDBOX, Ended, Process, start_time
+from local.cluster.record import read_stat
+from local.nodes.process import LOST, SANDBOX, Ended, Process
 
 pytestmark = pytest.mark.unit
 
 
 def test_process_is_found_by_its_id_and_start_time(tmp_path: Path) -> None:
     me = os.getpid()
-    (tmp_path / "keeper").write_text(f"{me} {start_time(me)}")
+    (tmp_path / "keeper").write_text(f"{me} {read_stat(me)}")
     found = Process.found(tmp_path)
     assert found is not None
     assert found.alive
@@ -41,7 +42,7 @@ def test_process_without_exit_file_was_killed(tmp_path: Path) -> None:
 
 
 def test_start_time_of_missing_process_is_none() -> None:
-    assert start_time(2**22 + 1) is None
+    assert read_stat(2**22 + 1) is None
 
 
 def test_start_time_with_any_bytes_in_the_name_is_found() -> None:
@@ -49,7 +50,7 @@ def test_start_time_with_any_bytes_in_the_name_is_found() -> None:
     before = name.read_bytes()
     try:
         name.write_bytes("fünfzehn zeiche".encode()[:2])  # cut in the middle of a letter
-        assert start_time(os.getpid()) is not None
+        assert read_stat(os.getpid()) is not None
     finally:
         name.write_bytes(before)
 
@@ -66,7 +67,7 @@ def test_process_in_setup_is_killed_as_a_group(
         cwd=tmp_path,
         start_new_session=True,
     )
-    (tmp_path / "keeper").write_text(f"{keeper.pid} {start_time(keeper.pid)}")
+    (tmp_path / "keeper").write_text(f"{keeper.pid} {read_stat(keeper.pid)}")
 
     async def story() -> Ended:
         async with asyncio.timeout(20):
@@ -74,18 +75,18 @@ def test_process_in_setup_is_killed_as_a_group(
                 await asyncio.sleep(0.01)
             if recorded:
                 pid = int((tmp_path / "pid").read_text())
-                (tmp_path / "process").write_text(f"{pid} {start_time(pid)}")
+                (tmp_path / "process").write_text(f"{pid} {read_stat(pid)}")
             process = Process(tmp_path, keeper.pid, keeper)
             process.signal(number)
             ended = await process.wait()
-            while start_time(int((tmp_path / "pid").read_text())) is not None:
+            while read_stat(int((tmp_path / "pid").read_text())) is not None:
                 await asyncio.sleep(0.01)
             return ended
 
     try:
         assert asyncio.run(story()).code == LOST
     finally:
-        if start_time(int((tmp_path / "pid").read_text())) is not None:
+        if read_stat(int((tmp_path / "pid").read_text())) is not None:
             os.killpg(keeper.pid, signal.SIGKILL)
 
 
@@ -107,7 +108,7 @@ def test_process_without_writable_record_is_killed(tmp_path: Path, monkeypatch: 
     with pytest.raises(OSError, match="no space"):
         Process.start(tmp_path / "c", {}, tmp_path / "log")
     try:
-        assert start_time(started[0].pid) is None
+        assert read_stat(started[0].pid) is None
     finally:
         started[0].kill()
         started[0].wait()

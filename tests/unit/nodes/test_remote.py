@@ -17,9 +17,10 @@ import aiohttp
 import pytest
 from multidict import MultiDict
 
+from local.cluster.record import read_stat
 from local.nodes.kubelet import Kubelet
 from local.nodes.logs import Clock
-from local.nodes.process import Entry, NotRunningError, Process, create_stdin, start_time
+from local.nodes.process import Entry, NotRunningError, Process, create_stdin
 from local.nodes.remote import CLOSE, PROTOCOLS, RESIZE, STATUS, STDERR, STDIN, STDOUT, Request, parse_request
 
 pytestmark = pytest.mark.unit
@@ -171,9 +172,9 @@ def test_exec_client_disconnect_ends_the_command(pki: Path, monkeypatch: pytest.
 
     execute(pki, "sh", "-c", "echo $$; exec sleep 60", client=client)
     deadline = time.monotonic() + 30
-    while start_time(pids[0]) is not None and time.monotonic() < deadline:
+    while read_stat(pids[0]) is not None and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert start_time(pids[0]) is None
+    assert read_stat(pids[0]) is None
 
 
 @pytest.mark.parametrize("once", [True, False])
