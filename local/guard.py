@@ -115,23 +115,29 @@ def cloud_environment(home: Home) -> dict[str, str]:
     return {**_environment(home.cloud_file, record), "KUBECACHEDIR": str(home.kube_cache)}
 
 
-def _environment(file: Path, record: Mapping[str, Any]) -> dict[str, str]:
-    endpoint, region = str(record["awsEndpoint"]), str(record["region"])
+def endpoints(region: str, endpoint: str) -> dict[str, str]:
+    """Return region and endpoints, so that AWS calls stay on this machine. There are no credentials in it."""
     return {
-        "TRAINYARD_LOCAL_CLOUD": str(file),
+        "AWS_REGION": region,
+        "AWS_DEFAULT_REGION": region,
         "AWS_ENDPOINT_URL": endpoint,
         # The Go SDK resolves web identities before it reads AWS_ENDPOINT_URL, so STS has its own variable.
         "AWS_ENDPOINT_URL_STS": endpoint,
         "AWS_ENDPOINT_URL_PRICING": endpoint,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+def _environment(file: Path, record: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "TRAINYARD_LOCAL_CLOUD": str(file),
+        **endpoints(str(record["region"]), str(record["awsEndpoint"])),
         IGNORE_ENDPOINTS: "false",
         "AWS_ACCESS_KEY_ID": str(record["accessKeyId"]),
         "AWS_SECRET_ACCESS_KEY": str(record["secretAccessKey"]),
         "TRAINYARD_EMULATOR_TOKEN": str(record.get("emulatorToken", "")),
-        "AWS_REGION": region,
-        "AWS_DEFAULT_REGION": region,
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-        "AWS_EC2_METADATA_DISABLED": "true",
         # All addresses are on this machine, so requests must not go to a proxy of the environment.
         "NO_PROXY": "*",
         "no_proxy": "*",

@@ -28,7 +28,6 @@ from local.tools import cache_directory
 
 AWS = "aws"
 REGION = "us-west-2"
-ACCOUNT = "123456789012"
 HEALTH_SECONDS = 60.0
 POLL_SECONDS = 0.1
 AWS_TRIES = 3
@@ -146,12 +145,12 @@ class Supervisor:
             **self._outer.as_json(),
             "generation": self._generation,
             "awsEndpoint": self._endpoint,
-            "region": account.get("region", REGION),
-            "accountId": account.get("accountId", ACCOUNT),
+            "region": REGION,
+            "accountId": account["accountId"],
             "accessKeyId": account["accessKeyId"],
             "secretAccessKey": account["secretAccessKey"],
             "emulatorToken": account["emulatorToken"],
-            "deployerArn": account.get("deployerArn", f"arn:aws:iam::{ACCOUNT}:user/deployer"),
+            "deployerArn": account["deployerArn"],
         }
         write_atomically(self._home.cloud_file, json.dumps(record, indent=2) + "\n", mode=0o600)
         say(f"the AWS emulator answers at {self._endpoint}")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from local.guard import endpoints
 from local.home import Home
 from local.nodes import environment, network
 from local.nodes.api import Api, Informer, Object, post_event
@@ -259,7 +260,7 @@ class PodSite:
     def injected(self) -> dict[str, str]:
         """Return the variables that the pod does not declare: AWS endpoints and role, the preloaded library."""
         settings = self.context.settings
-        found = environment.cloud(settings.region, settings.aws_endpoint)
+        found = endpoints(settings.region, settings.aws_endpoint)
         if self.role:
             found = environment.web_identity(self.role, settings.region, settings.aws_endpoint)
         if not self.host_network:

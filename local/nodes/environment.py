@@ -11,6 +11,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
+from local.guard import endpoints
 from trainyard.k8s.quantity import parse
 
 Object = dict[str, Any]
@@ -148,27 +149,12 @@ def declared(facts: Facts, container: Object) -> dict[str, str]:
 
 
 def web_identity(role: str, region: str, endpoint: str) -> dict[str, str]:
-    """Return the variables that the EKS pod identity webhook injects for a role, with the local endpoints.
-
-    The Go SDK resolves web identity credentials before it reads AWS_ENDPOINT_URL, so STS has its own variable.
-    """
+    """Return the variables that the EKS pod identity webhook injects for a role, with the local endpoints."""
     return {
         "AWS_ROLE_ARN": role,
         "AWS_WEB_IDENTITY_TOKEN_FILE": TOKEN_FILE,
         "AWS_STS_REGIONAL_ENDPOINTS": "regional",
-    } | cloud(region, endpoint)
-
-
-def cloud(region: str, endpoint: str) -> dict[str, str]:
-    """Return region and endpoints, so that a pod's AWS calls stay on this machine. There are no credentials in it."""
-    return {
-        "AWS_REGION": region,
-        "AWS_DEFAULT_REGION": region,
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ENDPOINT_URL_STS": endpoint,
-        "AWS_ENDPOINT_URL_PRICING": endpoint,
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
+    } | endpoints(region, endpoint)
 
 
 def user_and_group(

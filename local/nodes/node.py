@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from local.nodes.api import timestamp
+from local.nodes.network import is_ready
 from trainyard.k8s import names
 from trainyard.k8s.names import EFA_RESOURCE as EFA
 
@@ -107,16 +108,9 @@ def running_plugins(pods: Iterable[Object], node: str) -> frozenset[str]:
     """Return the resources whose device plugins run on a node."""
     found: frozenset[str] = frozenset()
     for pod in pods:
-        if pod["spec"].get("nodeName") == node and _ready(pod):
+        if pod["spec"].get("nodeName") == node and is_ready(pod):
             found |= plugin_resources(pod)
     return found
-
-
-def _ready(pod: Object) -> bool:
-    if "deletionTimestamp" in pod["metadata"]:
-        return False
-    conditions = (pod.get("status") or {}).get("conditions") or []
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def name_of(instance: Object) -> str:

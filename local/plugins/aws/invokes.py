@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from local.aws.account import ACCOUNT_ID
 from local.plugins.aws.cloud import Cloud, dns_suffix_of, partition_of
 from local.plugins.aws.resource import Props
 
-LOCAL_ACCOUNT = "123456789012"
 ASKED_LATER = "asked-at-up"
 
 
@@ -30,8 +30,8 @@ def _region(_cloud: Cloud | None, region: str, args: Props) -> Props:
 
 def _caller(cloud: Cloud | None, _region: str, _args: Props) -> Props:
     if cloud is None:
-        arn = f"arn:aws:iam::{LOCAL_ACCOUNT}:user/deployer"
-        found = {"Account": LOCAL_ACCOUNT, "Arn": arn, "UserId": "deployer"}
+        arn = f"arn:aws:iam::{ACCOUNT_ID}:user/deployer"
+        found = {"Account": ACCOUNT_ID, "Arn": arn, "UserId": "deployer"}
     else:
         found = cloud.client("sts").get_caller_identity()
     account = found["Account"]
