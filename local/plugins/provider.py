@@ -178,9 +178,6 @@ class Engine:
     def status(self, urn: str, text: str) -> None:
         """Show the progress of a wait beside the resource, until the next message."""
 
-    def info(self, urn: str, text: str) -> None:
-        """Add a line to the resource's diagnostics."""
-
     def warning(self, urn: str, text: str) -> None:
         """Add a warning to the resource's diagnostics."""
 
@@ -253,6 +250,3 @@ class Provider:
     def schema(self) -> Props:
         """Return the part of the package schema that the engine asks for."""
         return {"name": self.name, "version": self.version}
-
-    def cancel(self) -> None:
-        """Stop waiting. `self.cancelled` is already set."""

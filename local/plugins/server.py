@@ -73,10 +73,6 @@ class RemoteEngine(Engine):
         """Show the progress of a wait."""
         self._log(urn, text, protos.engine.INFO, ephemeral=True)
 
-    def info(self, urn: str, text: str) -> None:
-        """Add a line to the resource's diagnostics."""
-        self._log(urn, text, protos.engine.INFO)
-
     def warning(self, urn: str, text: str) -> None:
         """Add a warning to the resource's diagnostics."""
         self._log(urn, text, protos.engine.WARNING)
@@ -334,9 +330,8 @@ class Servicer(protos.provider_grpc.ResourceProviderServicer):  # type: ignore[m
             self._components = servicer(self._provider, self._engine_address)
         return await self._components.Construct(request, context)
 
-    async def Cancel(self, _request: Any, context: Any) -> Any:
+    async def Cancel(self, _request: Any, _context: Any) -> Any:
         self._provider.cancelled.set()
-        await self._run(context, "Cancel", self._provider.cancel)
         return _empty()
 
 

@@ -24,19 +24,8 @@ SECRET = "1b47061264138c4ac30d75fd1eb44270"
 RESOURCE = "5cf8f73096256a8f31e491e813e4eb8e"
 OUTPUT = "d0e6a833031e9bbcd3f4e8bde6ca49a4"
 
-# One sentinel per kind of value. The SDKs send only the first one.
+# The engine has one for each kind of value. The SDKs send only this one.
 _UNKNOWN_TEXT = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
-_UNKNOWN_TEXTS = frozenset(
-    {
-        _UNKNOWN_TEXT,
-        "1c4a061d-8072-4f0a-a4cb-0ff528b18fe7",
-        "3eeb2bf0-c639-47a8-9e75-3b44932eb421",
-        "6a19a0b0-7e62-4c92-b797-7f8e31da9cc2",
-        "030794c1-ac77-496b-92df-f27374a8bd58",
-        "e48ece36-62e2-4504-bad9-02848725956a",
-        "dd056dcd-154b-4c76-9bd3-c8f88648b5ff",
-    }
-)
 
 Props = dict[str, Any]
 
@@ -125,7 +114,7 @@ def from_wire(value: Any) -> Any:
     kind = value.WhichOneof("kind")
     if kind == "string_value":
         text = value.string_value
-        return UNKNOWN if text in _UNKNOWN_TEXTS else text
+        return UNKNOWN if text == _UNKNOWN_TEXT else text
     if kind == "number_value":
         number = value.number_value
         return int(number) if number.is_integer() else number
