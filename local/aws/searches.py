@@ -1,4 +1,4 @@
-"""Searches that moto answers wrongly: instance profiles by path, NAT gateways by tag, rules in the tagging API.
+"""Searches that moto answers wrongly: instance profiles by path, NAT gateways by tag, rules by tag and description.
 
 Karpenter finds the instance profiles of a node class by their path. With all profiles of the account, one cluster's
 Karpenter tries to delete those of another, and never finishes with its own.
@@ -12,14 +12,21 @@ from typing import Any
 from moto.core.resource_tagging import TaggedResource
 from moto.core.responses import ActionResult
 from moto.ec2.models import EC2Backend
+from moto.ec2.models.security_groups import SecurityGroupRule
 from moto.events.models import EventsBackend
 from moto.iam.responses import IamResponse
+
+from local.aws.ec2_utils import matches
 
 
 def install() -> None:
     """Replace moto's searches."""
     _install_instance_profiles()
     _install_tags()
+    # moto leaves out the description of a rule between groups.
+    SecurityGroupRule.description = property(
+        lambda self: self.ip_range.get("Description", self.source_group.get("Description"))
+    )
 
 
 def _install_instance_profiles() -> None:
@@ -42,12 +49,8 @@ def _install_tags() -> None:
 
     def describe(self: Any, filters: dict[str, list[str]] | None, nat_gateway_ids: Any) -> list[Any]:
         found = of_moto(self, filters, nat_gateway_ids)
-        for name, values in (filters or {}).items():
-            if name.startswith("tag:"):
-                found = [gateway for gateway in found if _tags(gateway).get(name[4:]) in values]
-            elif name == "tag-key":
-                found = [gateway for gateway in found if set(values) & set(_tags(gateway))]
-        return list(found)
+        on_tags = {name: values for name, values in (filters or {}).items() if name.startswith("tag")}
+        return [each for each in found if matches({}, _tags(each), on_tags, {})]
 
     def resources(self: Any) -> Iterator[TaggedResource]:
         yield from buses(self)

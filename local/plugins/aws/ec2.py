@@ -282,23 +282,11 @@ class _Rule(_Row):
         revoke(GroupId=state["securityGroupId"], SecurityGroupRuleIds=[rid])
 
 
-def _live_rule(cloud: Cloud, _rid: str, _inputs: Props, found: Any) -> Props:
-    """Return a rule's ports and its description as its group reports it.
-
-    The emulator leaves the description out of rules between groups.
-    """
+def _live_rule(_cloud: Cloud, _rid: str, _inputs: Props, found: Any) -> Props:
+    """Return a rule's ports and its description."""
     props: Props = {"description": found.get("Description") or ""}
     if found["IpProtocol"] == "-1":
         props |= {"fromPort": None, "toPort": None}
-    source = found.get("ReferencedGroupInfo", {}).get("GroupId")
-    if source and not props["description"]:
-        groups = cloud.client("ec2").describe_security_groups(GroupIds=[found["GroupId"]])["SecurityGroups"]
-        ports = (found["IpProtocol"], found.get("FromPort", -1), found.get("ToPort", -1))
-        for item in groups[0]["IpPermissionsEgress" if found["IsEgress"] else "IpPermissions"]:
-            if (item["IpProtocol"], item.get("FromPort", -1), item.get("ToPort", -1)) == ports:
-                for pair in item.get("UserIdGroupPairs", []):
-                    if pair["GroupId"] == source:
-                        props["description"] = pair.get("Description", "")
     return props
 
 
