@@ -25,7 +25,7 @@ class Calls:
     """Counts of (role, action, decision). Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._counts: Counter[tuple[str, str, str]] = Counter()
         self._policies: dict[str, tuple[str, ...]] = {}
         self._file: Path | None = None
@@ -34,13 +34,10 @@ class Calls:
     def keep_in(self, file: Path | None) -> None:
         """Start with empty counts, and write them to a file from now on. With None, write no file."""
         with self._lock:
-            self._clear()
+            self._counts.clear()
+            self._policies.clear()
             self._file = file
             self._write()
-
-    def _clear(self) -> None:
-        self._counts.clear()
-        self._policies.clear()
 
     def add(self, role: str, action: str, granted: bool, documents: Iterable[Mapping[str, Any]]) -> None:
         """Count one permission that a call of a role's session needed. `documents` are the role's policies."""
@@ -54,20 +51,17 @@ class Calls:
     def by_role(self) -> dict[str, dict[str, Any]]:
         """Return `{role: {"granted": [action, ...], "used": {action: count}, "denied": {action: count}}}`."""
         with self._lock:
-            return self._by_role()
-
-    def _by_role(self) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {
-            role: {"granted": list(actions), "used": {}, "denied": {}}
-            for role, actions in sorted(self._policies.items())
-        }
-        for (role, action, decision), count in sorted(self._counts.items()):
-            found[role][decision][action] = count
-        return found
+            found: dict[str, dict[str, Any]] = {
+                role: {"granted": list(actions), "used": {}, "denied": {}}
+                for role, actions in sorted(self._policies.items())
+            }
+            for (role, action, decision), count in sorted(self._counts.items()):
+                found[role][decision][action] = count
+            return found
 
     def _write(self) -> None:
         if self._file is not None:
-            write_atomically(self._file, json.dumps(self._by_role(), indent=1), 0o600)
+            write_atomically(self._file, json.dumps(self.by_role(), indent=1), 0o600)
             self._written = time.monotonic()
 
 

@@ -70,7 +70,6 @@ class Application:
             ("GET", "instances"): _instances,
             ("GET", "mount"): _mount,
             ("POST", "authenticate"): _authenticate,
-            ("GET", "role-calls"): lambda _request: _json(calls.by_role()),
             ("GET", "faults"): lambda _request: _json(faults.plan().to_json()),
             ("PUT", "faults"): _put_faults,
             ("POST", "interruptions"): lambda request: _json(

@@ -127,16 +127,6 @@ def find(cluster: Cluster, principal: str) -> AccessEntry:
     return entry
 
 
-def update(entry: AccessEntry, params: Document) -> AccessEntry:
-    """Answer UpdateAccessEntry: groups and user name."""
-    if params.get("kubernetesGroups") is not None:
-        entry.document["kubernetesGroups"] = list(params["kubernetesGroups"])
-    if params.get("username"):
-        entry.document["username"] = params["username"]
-    entry.document["modifiedAt"] = utcnow()
-    return entry
-
-
 def associate(cluster: Cluster, principal: str, params: Document, check_mode: bool = True) -> Document:
     """Answer AssociateAccessPolicy, for the whole cluster."""
     if check_mode:

@@ -128,10 +128,6 @@ class EksResponse(BaseResponse):  # type: ignore[misc]
             "accessEntries", sorted(a for a, e in entries if not policy or policy in e.policies)
         )
 
-    def update_access_entry(self) -> ActionResult:
-        entry = access.find(self._cluster(active=True), self._principal())
-        return ActionResult({"accessEntry": access.update(entry, self._all()).document})
-
     def delete_access_entry(self) -> ActionResult:
         cluster = self._cluster()
         access.find(cluster, self._principal())

@@ -36,8 +36,7 @@ def test_used_and_denied_actions_of_a_role_are_kept_in_the_file(cloud: Cloud, ca
     assert read["reader"]["granted"] == ["ec2:DescribeVpcs", "sqs:ListQueues"]
     assert list(read["reader"]["used"]) == ["sqs:ListQueues"]
     assert read["reader"]["denied"] == {"ec2:DescribeSubnets": 1}
-    answer, _ = cloud.call("GET", "role-calls")
-    assert answer["reader"]["used"] == {"sqs:ListQueues": 2}
+    assert calls.by_role()["reader"]["used"] == {"sqs:ListQueues": 2}
 
 
 def test_users_are_not_noted(cloud: Cloud, call_log: Path) -> None:

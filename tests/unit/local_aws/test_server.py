@@ -30,7 +30,6 @@ def test_health_answers(cloud):
 OURS = (
     ("GET", "instances?cluster=main"),
     ("GET", "mount"),
-    ("GET", "role-calls"),
     ("GET", "faults"),
     ("PUT", "faults"),
     ("POST", "interruptions"),
