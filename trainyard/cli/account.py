@@ -20,7 +20,7 @@ from local.guard import ForeignCloudError, refuse_foreign
 from local.home import Home
 from local.tools import ToolError
 from trainyard.cli.commands import pinned_sources, say
-from trainyard.cli.engine import ROOT, state_file
+from trainyard.cli.engine import ROOT, is_current, state_file
 from trainyard.cli.errors import CommandError
 from trainyard.cli.existing_resources import with_given
 from trainyard.cli.stack_file import check_name, for_local_cloud, write
@@ -29,13 +29,6 @@ from trainyard.stack_files import StackFileError, find, read
 LEFTOVERS = "leftovers"
 MODULES = {"preflight": "trainyard.preflight", LEFTOVERS: "trainyard.preflight.leftovers"}
 NOTHING_THERE = "the local cloud is not running; its account ended with it, so that nothing is left"
-
-
-def is_up(home: Home, stack: str, cloud: dict[str, Any]) -> bool:
-    """Return whether the stack was deployed on the present local cloud."""
-    deployed = home.root / STACKS / f"Pulumi.{stack}.yaml"
-    mark = deployed.with_suffix(".generation")
-    return deployed.is_file() and mark.is_file() and mark.read_text() == cloud["generation"]
 
 
 def settings_file(question: str, home: Home, stack: str, cloud: dict[str, Any]) -> Path:
@@ -47,8 +40,9 @@ def settings_file(question: str, home: Home, stack: str, cloud: dict[str, Any]) 
     Raises:
         CommandError: The account refused to create something.
     """
-    if question == LEFTOVERS and is_up(home, stack, cloud):
-        return home.root / STACKS / f"Pulumi.{stack}.yaml"
+    deployed = home.root / STACKS / f"Pulumi.{stack}.yaml"
+    if question == LEFTOVERS and is_current(home, stack) and deployed.is_file():
+        return deployed
     made = home.root / "asked" / f"Pulumi.{stack}.yaml"
     document = with_given(read(find(stack)), say)
     write(for_local_cloud(document, pinned_sources(document), cloud["deployerArn"]), made)
@@ -94,7 +88,7 @@ def ask_inside(question: str, stack: str, home: Home) -> int:
         )
     file = settings_file(question, home, stack, cloud)
     # Ignore the state of an earlier local cloud: the other directory has no such file.
-    states = home.root / (STACKS if is_up(home, stack, cloud) else "asked")
+    states = home.root / (STACKS if is_current(home, stack) else "asked")
     words = ["-m", MODULES[question], "--stack", stack, "--file", str(file)]
     words += ["--state", str(state_file(states, stack))]
     return subprocess.run([sys.executable, *words], cwd=ROOT).returncode

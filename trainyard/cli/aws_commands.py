@@ -40,7 +40,7 @@ def use_profile(stack: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class AwsStack:
-    """A stack on AWS."""
+    """A stack on AWS: see `runs.DeployedStack`."""
 
     name: str
     cloud: ClassVar[str] = "aws"
@@ -58,17 +58,14 @@ class AwsStack:
         return cls(name=stack)
 
     def outputs(self) -> dict[str, Any]:
-        """Return its outputs."""
         return pulumi_cli.query(self.name, "output", "--json")
 
     def deployment(self) -> dict[str, Any]:
-        """Return its state."""
         deployment: dict[str, Any] = pulumi_cli.query(self.name, "export").get("deployment") or {}
         return deployment
 
     @contextlib.contextmanager
     def kubeconfig(self, outputs: Mapping[str, Any]) -> Iterator[Path]:
-        """Return a kubeconfig for its cluster only. The user's own may point to another cluster."""
         name = outputs["clusterName"]
         if shutil.which("aws") is None:
             raise EngineError("reaching the cluster needs the AWS CLI on PATH (https://aws.amazon.com/cli)")
@@ -84,14 +81,12 @@ class AwsStack:
             yield file
 
     def kubectl(self, _outputs: Mapping[str, Any]) -> str:
-        """Return the user's command for its cluster."""
         return "kubectl"
 
     def show_results(self, outputs: Mapping[str, Any], run_id: str, *, succeeded: bool) -> None:
         """Print nothing: the model is in the stack's bucket."""
 
     def open_log(self, command: str) -> None:
-        """Keep all lines of a command in a file, whose path is printed."""
         path = pulumi_cli.log_file(f"commands/{command}-{self.name}.aws.log")
         OUTPUT.open_log(path, shown(path))
 

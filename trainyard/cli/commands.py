@@ -35,7 +35,7 @@ from trainyard.cli.drift import (
     errors_only,
     find_drift,
 )
-from trainyard.cli.engine import Engine, end_leftovers, state_file
+from trainyard.cli.engine import Engine, end_leftovers, generation_file, is_current, state_file
 from trainyard.cli.errors import CommandError
 from trainyard.cli.existing_resources import gives_cluster, with_given
 from trainyard.cli.follow import JobGoneError
@@ -415,7 +415,7 @@ def _refuse_unknown(home: Home, stack: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalStack:
-    """One stack on the running local cloud."""
+    """One stack on the running local cloud: see `runs.DeployedStack`."""
 
     home: Home
     record: dict[str, Any]
@@ -430,21 +430,15 @@ class LocalStack:
         record = json.loads(home.cloud_file.read_text())
         return cls(home=home, record=record, engine=Engine(home.root, stack, variables))
 
-    @property
-    def _mark(self) -> Path:
-        """Return the file that names the local cloud of the stack's resources."""
-        return self.engine.config_file.with_suffix(".generation")
-
     def is_up(self) -> bool:
         """Return whether the stack has resources on this local cloud. Those of an earlier one ended with it."""
-        here = self._mark.exists() and self._mark.read_text() == self.record["generation"]
-        return here and self.engine.has_resources()
+        return is_current(self.home, self.engine.stack) and self.engine.has_resources()
 
     def recover(self) -> bool:
         """Make the state of the stack usable after the end of another local cloud or a killed run. Return whether this
         refreshed it.
         """
-        mark, current = self._mark, self.record["generation"]
+        mark = generation_file(self.home, self.engine.stack)
         if self.engine.restore_state():
             say(
                 f"stack {self.engine.stack}: a full disk cut off its state; continuing from the last complete one"
@@ -455,7 +449,7 @@ class LocalStack:
             )
             self.engine.forget()
         mark.parent.mkdir(parents=True, exist_ok=True)
-        mark.write_text(current)
+        mark.write_text(self.record["generation"])
         self.engine.initialise()
         self.engine.wait_for_other(say)
         self.engine.end_leftovers(say)
@@ -519,28 +513,22 @@ class LocalStack:
 
     @property
     def name(self) -> str:
-        """The stack's name."""
         return self.engine.stack
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Variables for programs that call its cluster."""
         return self.engine.environment
 
     def outputs(self) -> dict[str, Any]:
-        """Return its outputs."""
         return self.engine.outputs()
 
     def deployment(self) -> dict[str, Any]:
-        """Return its state."""
         return self.engine.deployment()
 
     def kubeconfig(self, outputs: Mapping[str, Any]) -> contextlib.AbstractContextManager[Path]:
-        """Return a kubeconfig for its cluster only."""
         return contextlib.nullcontext(self.home.cluster(outputs["clusterName"]) / "admin.kubeconfig")
 
     def kubectl(self, outputs: Mapping[str, Any]) -> str:
-        """Return the user's command for its cluster."""
         return kubectl(self.home, outputs["clusterName"])
 
     def show_results(self, outputs: Mapping[str, Any], run_id: str, *, succeeded: bool) -> None:
@@ -554,6 +542,5 @@ class LocalStack:
             say(line)
 
     def open_log(self, command: str) -> None:
-        """Keep all lines of a command in a file, whose path is printed."""
         path = self.home.logs / "commands" / f"{command}-{self.name}.log"
         OUTPUT.open_log(path, shown(path))

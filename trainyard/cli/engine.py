@@ -43,6 +43,17 @@ def state_file(directory: Path, stack: str) -> Path:
     return directory / "state" / ".pulumi" / "stacks" / "trainyard" / f"{stack}.json"
 
 
+def generation_file(home: Home, stack: str) -> Path:
+    """Return the file that names the local cloud on which a stack was deployed last."""
+    return home.root / backend.STACKS / f"Pulumi.{stack}.generation"
+
+
+def is_current(home: Home, stack: str) -> bool:
+    """Return whether a stack was deployed last on the local cloud of the present `cloud.json`."""
+    cloud, file = home.cloud(), generation_file(home, stack)
+    return cloud is not None and file.is_file() and file.read_text() == cloud["generation"]
+
+
 class Engine:
     """Runs `pulumi` for one stack.
 

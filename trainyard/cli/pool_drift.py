@@ -88,9 +88,7 @@ def find_missing(
     Raises:
         CommandError: A pool of the stack file is being deleted.
     """
-    configured = {
-        str(each.get("name")) for each in config.get("trainyard:pools") or [] if isinstance(each, Mapping)
-    }
+    configured = _configured(config)
     existing = {str(each["metadata"]["name"]): each["metadata"] for each in node_pools}
     for name in sorted(configured & existing.keys()):
         if existing[name].get("deletionTimestamp"):
@@ -98,11 +96,23 @@ def find_missing(
                 f"pool {name}: is being deleted, because an earlier up removed it, and waits for the pods on its nodes."
                 " Run up again when `kubectl get nodepools` no longer lists it. Then up creates it"
             )
+    absent = configured - existing.keys()
+    return {name: urn for name, urn in _deployed(deployment).items() if name in absent}
+
+
+def _configured(config: Mapping[str, Any]) -> set[str]:
+    """Return the names of the pools in the stack file."""
+    pools = config.get("trainyard:pools") or []
+    return {str(each.get("name")) for each in pools if isinstance(each, Mapping)}
+
+
+def _deployed(deployment: Mapping[str, Any]) -> dict[str, str]:
+    """Return the URNs of the pools in the state, by name."""
+    resources = deployment.get("resources") or []
     return {
-        name: str(each["urn"])
-        for each in deployment.get("resources") or []
+        str(each["inputs"]["metadata"]["name"]): str(each["urn"])
+        for each in resources
         if each["type"] == NODE_POOL
-        and (name := str(each["inputs"]["metadata"]["name"])) in configured - existing.keys()
     }
 
 
@@ -113,15 +123,7 @@ def refresh_targets(missing: Mapping[str, str]) -> list[str]:
 
 def removed_pools(deployment: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
     """Return the pools that are in the state but not in the stack file."""
-    configured = {
-        each.get("name") for each in config.get("trainyard:pools") or [] if isinstance(each, Mapping)
-    }
-    deployed = [
-        str(each["inputs"]["metadata"]["name"])
-        for each in deployment.get("resources") or []
-        if each["type"] == NODE_POOL
-    ]
-    return sorted(set(deployed) - configured)
+    return sorted(_deployed(deployment).keys() - _configured(config))
 
 
 def removal_waits(

@@ -17,7 +17,7 @@ from botocore.exceptions import BotoCoreError
 from local.backend import STACKS
 from local.cluster.record import running
 from local.home import Home
-from trainyard.cli.engine import EngineError, state_file
+from trainyard.cli.engine import EngineError, is_current, state_file
 from trainyard.cli.make_variables import user_variable
 
 SIGN_IN = f"sign in (README, step 3); for the local cloud add {user_variable('CLOUD', 'local')}"
@@ -70,13 +70,11 @@ def _is_logged_in(environment: Mapping[str, str]) -> bool:
 
 def is_up_here(home: Home, stack: str) -> bool:
     """Return whether the running local cloud has resources of the stack. Only its files are read."""
-    cloud = home.cloud()
-    mark = home.root / STACKS / f"Pulumi.{stack}.generation"
-    state = state_file(home.root / STACKS, stack)
-    if cloud is None or running(home) is None or not (mark.is_file() and state.is_file()):
+    if running(home) is None or not is_current(home, stack):
         return False
     try:
-        resources = (json.loads(state.read_text())["checkpoint"].get("latest") or {}).get("resources") or []
-    except (ValueError, KeyError):
+        state = json.loads(state_file(home.root / STACKS, stack).read_text())
+        resources = (state["checkpoint"].get("latest") or {}).get("resources") or []
+    except (FileNotFoundError, ValueError, KeyError):
         return False
-    return mark.read_text() == cloud["generation"] and len(resources) > 1
+    return len(resources) > 1

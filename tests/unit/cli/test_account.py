@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,8 +28,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 
 
 def deployed(home: Home, generation: str) -> Path:
+    home.make()
     file = home.root / "stacks" / "Pulumi.dev.yaml"
-    file.parent.mkdir()
+    home.cloud_file.write_text(json.dumps(CLOUD))
     file.write_text("config: {}")
     file.with_suffix(".generation").write_text(generation)
     return file

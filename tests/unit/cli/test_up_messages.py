@@ -18,7 +18,7 @@ pytestmark = pytest.mark.unit
 
 
 def pool(name: str) -> dict[str, Any]:
-    return {"type": NODE_POOL, "inputs": {"metadata": {"name": name}}}
+    return {"type": NODE_POOL, "urn": name, "inputs": {"metadata": {"name": name}}}
 
 
 def test_pool_of_the_state_that_the_stack_file_lacks_is_removed() -> None:
