@@ -35,95 +35,44 @@ class Home:
 
     def __init__(self, root: Path | str | None = None, environment: Mapping[str, str] = os.environ) -> None:
         chosen = root or environment.get("TRAINYARD_HOME") or OWN
-        self.root = Path(chosen).expanduser().absolute()
+        self.root = root = Path(chosen).expanduser().absolute()
+        # Marks a directory of a local cloud (see `claim`), which `reset` may delete.
+        self.marker = root / ".trainyard"
+        # Files that exist only while the cloud runs. Only the owner can read them.
+        self.run = root / "run"
+        # The running cloud's record: process id, endpoint, region, account and the deployer's key (mode 0600).
+        self.cloud_file = self.run / "cloud.json"
+        # The deployer's access key, which the AWS emulator writes for the supervisor at its start (mode 0600).
+        self.aws_file = self.run / "aws.json"
+        # The unix socket of the supervisor's HTTP API.
+        self.control_socket = self.run / "control.sock"
+        if len(os.fsencode(self.control_socket)) > SOCKET_PATH_BYTES:
+            digest = hashlib.sha256(os.fsencode(root)).hexdigest()[:12]
+            private = Path(tempfile.gettempdir()) / f"trainyard-{os.getuid()}-{digest}"
+            self.control_socket = private / "control.sock"
+        # Delays of the simulated nodes in seconds, from the options of `python -m local up`.
+        self.settings_file = root / "settings.json"
+        # The administrator's kubeconfig: one context per cluster.
+        self.kubeconfig = root / "kubeconfig"
+        # The discovery cache of kubectl and Helm (`KUBECACHEDIR`), per API server. These get other ports at each start.
+        self.kube_cache = root / "kube-cache"
+        # The tools of the local cloud, first on PATH of all its processes: links, and a script for kubectl.
+        self.bin = root / "bin"
+        # One file per process: `supervisor.log`, `aws.log`, `<cluster>-<process>.log`.
+        self.logs = root / "logs"
+        # The actions that each role of the emulated account was granted and used.
+        self.role_calls_file = self.logs / "role-calls.json"
+        # One directory per cluster: its certificates, etcd's data, `cluster.json`, `admin.kubeconfig`.
+        self.clusters = root / "clusters"
+        # Files of running pods.
+        self.pods = root / "pods"
+        # Persistent volumes, one directory each.
+        self.volumes = root / "volumes"
+        # The build context of each image reference (see the docker-build plugin).
+        self.images_file = root / "images.json"
 
     def __repr__(self) -> str:
         return f"Home({str(self.root)!r})"
-
-    @property
-    def run(self) -> Path:
-        """Files that exist only while the cloud runs. Only the owner can read them."""
-        return self.root / "run"
-
-    @property
-    def marker(self) -> Path:
-        """The file that marks a directory of a local cloud (see `claim`), which `reset` may delete."""
-        return self.root / ".trainyard"
-
-    @property
-    def cloud_file(self) -> Path:
-        """The running cloud's record: process id, endpoint, region, account and the deployer's key (mode 0600)."""
-        return self.run / "cloud.json"
-
-    @property
-    def role_calls_file(self) -> Path:
-        """The actions that each role of the emulated account was granted and used."""
-        return self.logs / "role-calls.json"
-
-    @property
-    def aws_file(self) -> Path:
-        """The deployer's access key, which the AWS emulator writes for the supervisor at its start (mode 0600)."""
-        return self.run / "aws.json"
-
-    @property
-    def control_socket(self) -> Path:
-        """The unix socket of the supervisor's HTTP API.
-
-        It is in a private temporary directory if the path in the home is too long.
-        """
-        path = self.run / "control.sock"
-        if len(os.fsencode(path)) <= SOCKET_PATH_BYTES:
-            return path
-        digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:12]
-        return Path(tempfile.gettempdir()) / f"trainyard-{os.getuid()}-{digest}" / "control.sock"
-
-    @property
-    def settings_file(self) -> Path:
-        """Delays of the simulated nodes in seconds, from the options of `python -m local up`."""
-        return self.root / "settings.json"
-
-    @property
-    def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig: one context per cluster."""
-        return self.root / "kubeconfig"
-
-    @property
-    def kube_cache(self) -> Path:
-        """The discovery cache of kubectl and Helm (`KUBECACHEDIR`).
-
-        It is per API server, and API servers get other ports at each start.
-        """
-        return self.root / "kube-cache"
-
-    @property
-    def bin(self) -> Path:
-        """The tools of the local cloud, first on PATH of all its processes: links, and a script for kubectl."""
-        return self.root / "bin"
-
-    @property
-    def logs(self) -> Path:
-        """One file per process: `supervisor.log`, `aws.log`, `<cluster>-<process>.log`."""
-        return self.root / "logs"
-
-    @property
-    def clusters(self) -> Path:
-        """One directory per cluster: its certificates, etcd's data, `cluster.json`, `admin.kubeconfig`."""
-        return self.root / "clusters"
-
-    @property
-    def pods(self) -> Path:
-        """Files of running pods."""
-        return self.root / "pods"
-
-    @property
-    def volumes(self) -> Path:
-        """Persistent volumes, one directory each."""
-        return self.root / "volumes"
-
-    @property
-    def images_file(self) -> Path:
-        """The build context of each image reference (see the docker-build plugin)."""
-        return self.root / "images.json"
 
     def cluster(self, name: str) -> Path:
         """Return the directory of one cluster."""
