@@ -13,6 +13,8 @@ import signal
 import ssl
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,8 +101,8 @@ class ControlPlane:
             )
         authority, administrator, client = self.start_api(environment)
         for group, role in GROUPS.items():
-            client.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", _binding(group, role))
-        keys = client.get("/openid/v1/jwks")
+            client.call("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", _binding(group, role))
+        keys = client.call("/openid/v1/jwks")
         self._start("controller-manager", commands.controller_manager(self.plan), environment)
         self._start("scheduler", commands.scheduler(self.plan), environment)
         machines = [
@@ -263,9 +265,11 @@ class Client:
     """
 
     def __init__(self, port: int, directory: Path) -> None:
-        self._port = port
-        self._context = ssl.create_default_context(cafile=str(directory / "pki" / "ca.crt"))
-        self._context.load_cert_chain(directory / "pki" / "admin.crt", directory / "pki" / "admin.key")
+        context = ssl.create_default_context(cafile=str(directory / "pki" / "ca.crt"))
+        context.load_cert_chain(directory / "pki" / "admin.crt", directory / "pki" / "admin.key")
+        https = urllib.request.HTTPSHandler(context=context)
+        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({}), https).open
+        self._url = f"https://127.0.0.1:{port}"
 
     def is_ready(self) -> bool:
         """Return whether the API server is ready and has created the namespace `default`.
@@ -274,44 +278,27 @@ class Client:
         server that does not answer is not ready.
         """
         try:
-            return all(self._request("GET", path)[0] == 200 for path in READY_PATHS)
-        except (OSError, http.client.HTTPException):
+            for path in READY_PATHS:
+                self._open(self._url + path, timeout=REQUEST_SECONDS).close()
+        except (OSError, http.client.HTTPException):  # also an answer that is not 200
             return False
+        return True
 
-    def get(self, path: str) -> Any:
-        """Read an object.
-
-        Raises:
-            ControlPlaneError: The API server refused.
-        """
-        return self._checked("GET", path, None, (200,))
-
-    def create(self, path: str, body: dict[str, Any]) -> None:
-        """Create an object. It may exist already.
+    def call(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Read an object, or create it with `body`. It may exist already.
 
         Raises:
-            ControlPlaneError: The API server refused.
+            ControlPlaneError: The API server refused, or does not answer.
         """
-        self._checked("POST", path, body, (201, 409))
-
-    def _checked(self, method: str, path: str, body: dict[str, Any] | None, good: tuple[int, ...]) -> Any:
+        content = json.dumps(body).encode() if body else None
+        request = urllib.request.Request(self._url + path, content, {"Content-Type": "application/json"})  # noqa: S310
+        place = f"{request.get_method()} {path} on the new API server"
         try:
-            status, text = self._request(method, path, body)
+            with self._open(request, timeout=REQUEST_SECONDS) as response:
+                return json.load(response)
+        except urllib.error.HTTPError as error:
+            if error.code == 409:
+                return None
+            raise ControlPlaneError(f"{place}: {error.code} {error.read().decode()[:300]}") from error
         except (OSError, http.client.HTTPException) as error:
-            raise ControlPlaneError(f"{method} {path} on the new API server failed: {error}") from error
-        if status not in good:
-            raise ControlPlaneError(f"{method} {path} on the new API server: {status} {text[:300]}")
-        return json.loads(text)
-
-    def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, str]:
-        connection = http.client.HTTPSConnection(
-            "127.0.0.1", self._port, timeout=REQUEST_SECONDS, context=self._context
-        )
-        try:
-            connection.request(
-                method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"}
-            )
-            response = connection.getresponse()
-            return response.status, response.read().decode()
-        finally:
-            connection.close()
+            raise ControlPlaneError(f"{place} failed: {error}") from error
