@@ -11,15 +11,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from local.home import Home
-from local.tools import plugin
 from local.tools.build import RECORD, Built, build, is_built, locked
 from local.tools.download import DownloadBroken, address_of, download, reachable
-from local.tools.entering import write_script
 from local.tools.errors import ToolError
 from local.tools.go import find_go
 from local.tools.path import find
 from local.tools.pins import OPTIONAL_TOOLS, TOOLS
 from local.tools.progress import Progress, SilentProgress
+from local.tools.scripts import write_plugin, write_script
 from local.tools.tool import Archive, Tool
 
 # The program that users start themselves, from a shell outside the local cloud's network.
@@ -206,7 +205,7 @@ def _link(places: dict[str, Path], home: Home) -> None:
     for name, place in places.items():
         if name == ENTERING:
             write_script(home, name, place)
-            plugin.write_scripts(home)
+            write_plugin(home)
             continue
         link = directory / name
         if link.is_symlink() and Path(os.readlink(link)) == place:

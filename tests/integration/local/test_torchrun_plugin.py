@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from local.home import Home
-from local.tools import plugin
+from local.tools.scripts import write_plugin
 from tests.integration.local.own_api_server import ApiServer
 from tests.integration.local.torchrun_controller import Team, until
 from tests.torchrun_manifests import manifest
@@ -82,7 +82,7 @@ def person(torchrun_api: ApiServer, tmp_path: Path) -> Iterator[Person]:
     team = Team(torchrun_api, f"person-{next(NUMBERS)}")
     team.make(manifest(n.QUEUE_KIND, "research"))
     code, home = tmp_path / "code", Home(tmp_path / "home")
-    plugin.write_scripts(home)
+    write_plugin(home)
     code.mkdir()
     (code / "train.py").write_text("print('trained')\n")
     yield Person(team, code, home.bin)

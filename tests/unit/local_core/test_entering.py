@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from local.home import Home
-from local.tools.entering import write_script
+from local.tools.scripts import write_script
 
 pytestmark = pytest.mark.unit
 

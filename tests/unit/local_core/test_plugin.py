@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from local.home import Home
-from local.tools.plugin import write_scripts
+from local.tools.scripts import write_plugin
 
 pytestmark = pytest.mark.unit
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unit
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
     made = Home(tmp_path / "a home")
-    write_scripts(made)
+    write_plugin(made)
     return made
 
 
@@ -52,9 +52,9 @@ def test_so_is_its_completion(home: Home, project: Path) -> None:
 def test_what_is_right_is_left_alone(home: Home) -> None:
     script = home.bin / "kubectl-torchrun"
     before = script.stat()
-    write_scripts(home)
+    write_plugin(home)
     assert script.stat().st_ino == before.st_ino
     script.write_text("#!/bin/sh\nan earlier version\n")
-    write_scripts(home)
+    write_plugin(home)
     assert "trainyard.kubectl" in script.read_text()
     assert script.stat().st_mode & 0o777 == 0o755
