@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from local.home import Home
+from local.home import Home, write_atomically
 from local.plugins import sdk
 from local.plugins.docker_build.context import build_digest
-from local.plugins.docker_build.records import changing, read
 from local.plugins.provider import (
     CheckRequest,
     CheckResult,
@@ -95,13 +98,13 @@ class DockerBuildProvider(Provider):
         if not request.outputs:
             raise ProviderError(f"{request.name}: an image can't be imported into the local cloud")
         reference = request.outputs.get("ref")
-        if reference and reference not in read(_home().images_file):
+        if reference and reference not in _read(_home().images_file):
             return None
         return ReadResult(request.id, request.outputs, request.inputs)
 
     def delete(self, request: DeleteRequest) -> None:
         """Remove all references of this resource from the records."""
-        with changing(_home().images_file) as records:
+        with _changing(_home().images_file) as records:
             for reference in [key for key, record in records.items() if record.get("owner") == request.urn]:
                 del records[reference]
 
@@ -121,7 +124,7 @@ class DockerBuildProvider(Provider):
         record: dict[str, Any] = {"context": str(context), "dockerfile": str(dockerfile), "owner": urn}
         if inputs.get("target"):
             record["target"] = inputs["target"]
-        with changing(_home().images_file) as records:
+        with _changing(_home().images_file) as records:
             for key in (reference, *(inputs.get("tags") or [])):
                 if key:
                     records[key] = record
@@ -137,6 +140,30 @@ def reference_of(inputs: Props, digest: str) -> str:
     # The colon of a registry's port does not begin a tag.
     name = repository if colon and "/" not in tag else str(tags[0])
     return f"{name}@sha256:{digest}"
+
+
+# The nodes of the local cloud read the build context of an image reference from this file.
+_Records = dict[str, dict[str, Any]]
+
+
+@contextmanager
+def _changing(file: Path) -> Iterator[_Records]:
+    """Yield the records, and write them back in one step if the block succeeds. Other processes wait."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.with_name(f"{file.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        records = _read(file)
+        yield records
+        write_atomically(file, json.dumps(records, indent=1, sort_keys=True))
+
+
+def _read(file: Path) -> _Records:
+    """Return all records by image reference; none if there is no file yet."""
+    try:
+        found: _Records = json.loads(file.read_text())
+    except FileNotFoundError:
+        return {}
+    return found
 
 
 def _build(inputs: Props) -> tuple[Path, Path, str]:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pulumi
 
-from local.plugins.eks.kubeconfig import kubeconfig
 from local.plugins.eks.resources import Resource
 
 # The official component takes it from the issuer's host. AWS no longer uses it
@@ -193,3 +192,47 @@ def invoke(token: str, args: Mapping[str, Any], parent: pulumi.Resource) -> pulu
         return answer
 
     return pulumi.Output.from_input(dict(args)).apply(ask)
+
+
+def kubeconfig(
+    cluster: str, endpoint: str, authority: str, region: str, profile: str | None = None
+) -> dict[str, Any]:
+    """Return the official component's kubeconfig: every call authenticates with `aws eks get-token`.
+
+    `authority` is the certificate authority in base64, `profile` one of ~/.aws/config.
+    """
+    version = "client.authentication.k8s.io/v1beta1"
+    return {
+        "apiVersion": "v1",
+        "clusters": [
+            {"cluster": {"server": endpoint, "certificate-authority-data": authority}, "name": "kubernetes"}
+        ],
+        "contexts": [{"context": {"cluster": "kubernetes", "user": "aws"}, "name": "aws"}],
+        "current-context": "aws",
+        "kind": "Config",
+        "users": [
+            {
+                "name": "aws",
+                "user": {
+                    "exec": {
+                        "apiVersion": version,
+                        "command": "aws",
+                        "args": [
+                            "--region",
+                            region,
+                            "eks",
+                            "get-token",
+                            "--cluster-name",
+                            cluster,
+                            "--output",
+                            "json",
+                        ],
+                        "env": [
+                            {"name": "KUBERNETES_EXEC_INFO", "value": f'{{"apiVersion": "{version}"}}'},
+                            *([{"name": "AWS_PROFILE", "value": profile}] if profile else []),
+                        ],
+                    }
+                },
+            }
+        ],
+    }
