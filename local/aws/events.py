@@ -7,7 +7,6 @@ as on AWS.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import uuid
@@ -17,7 +16,7 @@ from moto.core.utils import utcnow
 from moto.events.models import events_backends
 
 from local.aws.account import ACCOUNT_ID
-from local.aws.policy import Request, as_list, statement_applies
+from local.aws.policy import Request, evaluate_for
 
 log = logging.getLogger(__name__)
 
@@ -72,22 +71,11 @@ def _may_send(target_arn: str, rule_arn: str) -> bool:
     if queue is None:
         log.warning("EventBridge target %s does not exist", target_arn)
         return False
-    policy = getattr(queue, "policy", None) or "{}"
-    document = json.loads(policy) if isinstance(policy, str) else policy
     request = Request(
         "sqs:SendMessage", target_arn, {"aws:sourcearn": (rule_arn,), "aws:securetransport": ("true",)}
     )
-    granted = False
-    for statement in as_list(document.get("Statement")):
-        principal = statement.get("Principal", {})
-        services = as_list(principal.get("Service")) if isinstance(principal, dict) else []
-        everyone = principal == "*" or (isinstance(principal, dict) and "*" in as_list(principal.get("AWS")))
-        if not (everyone or "events.amazonaws.com" in services) or not statement_applies(statement, request):
-            continue
-        if statement.get("Effect") == "Deny":
-            granted = False
-            break
-        granted = True
+    policy = getattr(queue, "policy", None)
+    granted = evaluate_for(policy, "Service", ["events.amazonaws.com"], request).allowed
     if not granted:
         log.warning("the policy of queue %s does not let events.amazonaws.com send", target_arn)
     return granted

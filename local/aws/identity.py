@@ -13,7 +13,7 @@ from moto.iam.models import iam_backends
 from moto.sts.models import sts_backends
 
 from local.aws.account import ACCOUNT_ID, PARTITION
-from local.aws.policy import Request, as_list, evaluate, like, statement_applies
+from local.aws.policy import Request, evaluate, evaluate_for
 
 
 @dataclass(frozen=True)
@@ -102,23 +102,9 @@ def documents(who: Identity) -> list[dict[str, Any]]:
 Context = Mapping[str, tuple[str, ...]]
 
 
-def _names(statement: dict[str, Any], service: str) -> bool:
-    principal = statement.get("Principal")
-    if principal == "*":
-        return True
-    services = as_list(principal.get("Service")) if isinstance(principal, dict) else []
-    return any(like(str(name), service) for name in services)
-
-
 def lets_service(document: Any, service: str, action: str, context: Context) -> bool:
-    """Return whether a trust or key policy allows a service an action: an explicit Deny wins, then any Allow."""
-    parsed = json.loads(document) if isinstance(document, str) else document
-    effects = {
-        statement.get("Effect")
-        for statement in as_list(parsed.get("Statement"))
-        if _names(statement, service) and statement_applies(statement, Request(action, None, context))
-    }
-    return "Allow" in effects and "Deny" not in effects
+    """Return whether a trust or key policy allows a service an action."""
+    return evaluate_for(document, "Service", [service], Request(action, None, context)).allowed
 
 
 def role_for(arn: str | None) -> Any | None:

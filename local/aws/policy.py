@@ -10,6 +10,7 @@ those in `DERIVED_KEYS`. A statement with another key neither allows nor denies,
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -95,6 +96,30 @@ def evaluate(documents: Iterable[Mapping[str, Any]], request: Request) -> Decisi
                 return Decision(False, explicit=True, unknown_keys=frozenset(unknown))
             allowed = True
     return Decision(allowed, unknown_keys=frozenset(unknown))
+
+
+def evaluate_for(document: Any, kind: str, principals: Iterable[str], request: Request) -> Decision:
+    """Decide as `evaluate` by the statements of a resource-based policy that name one of the principals.
+
+    https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_elements_principal.html
+
+    Args:
+        document: The policy, also as JSON; None or "" for none.
+        kind: The kind of the principals: AWS, Service or Federated. "*" names all but Federated ones.
+        principals: The names by which a statement may name the caller.
+        request: The request. In a trust policy and a key policy, it has no resource.
+    """
+    parsed = json.loads(document or "{}") if isinstance(document, str | None) else document
+    wanted = {*principals} if kind == "Federated" else {"*", *principals}
+
+    def applies(statement: Mapping[str, Any]) -> bool:
+        named = statement.get("Principal") or {}
+        if not isinstance(named, Mapping):  # "*" is short for {"AWS": "*"}
+            named = {"AWS": named}
+        everyone = "*" in wanted and "*" in as_list(named.get("AWS"))
+        return everyone or not wanted.isdisjoint(as_list(named.get(kind)))
+
+    return evaluate([{"Statement": list(filter(applies, as_list(parsed.get("Statement"))))}], request)
 
 
 def statement_applies(

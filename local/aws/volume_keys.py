@@ -10,9 +10,8 @@ instances will fail to launch"). The state reasons are those that AWS and users 
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from moto.core.responses import ActionResult
@@ -22,7 +21,7 @@ from moto.kms.models import kms_backends
 
 from local.aws.account import ACCOUNT_ID
 from local.aws.identity import role_for, role_grants
-from local.aws.policy import Request, as_list, like, statement_applies
+from local.aws.policy import Request, evaluate_for
 
 # The answer of EC2 if the account has no key of its own
 # (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetEbsDefaultKmsKeyId.html).
@@ -138,32 +137,21 @@ def _allows(key: Any, launcher: str, request: Request) -> bool:
 
     https://docs.aws.amazon.com/kms/latest/developerguide/policy-evaluation.html
     """
-    statements = as_list(json.loads(key.policy or "{}").get("Statement"))
     # In a key policy, any Resource means the key itself.
     asked = Request(request.action, None, request.context)
-    applying = [each for each in statements if statement_applies(each, asked)]
-    if any(each.get("Effect") == "Deny" and _names(each, (launcher, _ROOT)) for each in applying):
+    own = evaluate_for(key.policy, "AWS", [launcher], asked)
+    account = evaluate_for(key.policy, "AWS", [f"arn:aws:iam::{ACCOUNT_ID}:root", ACCOUNT_ID], asked)
+    if own.explicit or account.explicit:
         return False
-    allowing = [each for each in applying if each.get("Effect") == "Allow"]
-    if any(_names(each, (launcher,)) for each in allowing):
+    if own.allowed:
         return True
     # For the account's root as principal, the policies of the account's roles decide.
     role = role_for(launcher)
-    by_account = any(_names(each, (_ROOT, ACCOUNT_ID)) for each in allowing)
     return (
-        by_account
+        account.allowed
         and role is not None
         and role_grants(role, request.action, str(request.resource), request.context)
     )
-
-
-_ROOT: Final = f"arn:aws:iam::{ACCOUNT_ID}:root"
-
-
-def _names(statement: Mapping[str, Any], principals: Iterable[str]) -> bool:
-    principal = statement.get("Principal")
-    named = [principal] if isinstance(principal, str) else as_list((principal or {}).get("AWS"))
-    return any(each == "*" or like(str(each), wanted) for each in named for wanted in principals)
 
 
 def install() -> None:

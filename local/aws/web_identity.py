@@ -7,7 +7,6 @@ https://docs.aws.amazon.com/STS/latest/APIReference/API_AssumeRoleWithWebIdentit
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import jwt
@@ -17,7 +16,8 @@ from moto.sts.responses import TokenResponse
 from local.aws.account import ACCOUNT_ID, PARTITION
 from local.aws.eks.store import store
 from local.aws.errors import ApiError
-from local.aws.policy import as_list, like
+from local.aws.identity import role_for
+from local.aws.policy import Request, as_list, evaluate_for
 
 ACTION = "sts:AssumeRoleWithWebIdentity"
 
@@ -70,44 +70,17 @@ def check(role_arn: str, claims: dict[str, Any]) -> None:
     audiences = [str(a) for a in as_list(claims["aud"])]
     if not set(audiences) & set(provider.client_id_list):
         raise ApiError("InvalidIdentityToken", "Incorrect token audience")
-    role = next((r for r in iam.roles.values() if r.arn == role_arn), None)
+    role = role_for(role_arn)
     if role is None:
         raise denied
-    document = role.assume_role_policy_document
-    trust = json.loads(document) if isinstance(document, str) else document
-    values = {f"{issuer}:sub": [str(claims["sub"])], f"{issuer}:aud": audiences}
-    effects = {
-        statement.get("Effect")
-        for statement in as_list(trust.get("Statement"))
-        if provider_arn in _federated(statement)
-        and any(like(str(a), ACTION) for a in as_list(statement.get("Action")))
-        and _conditions_hold(statement.get("Condition") or {}, values)
+    # Condition keys of a provider: its issuer, and the claim.
+    context = {
+        f"{issuer}:sub".lower(): (str(claims["sub"]),),
+        f"{issuer}:aud".lower(): tuple(each for each in audiences if each in provider.client_id_list),
     }
-    if "Deny" in effects or "Allow" not in effects:
+    request = Request(ACTION, None, context)
+    if not evaluate_for(role.assume_role_policy_document, "Federated", [provider_arn], request).allowed:
         raise denied
-
-
-def _federated(statement: dict[str, Any]) -> list[Any]:
-    """Return the identity providers that a statement of a trust policy names."""
-    principal = statement.get("Principal", {})
-    return as_list(principal.get("Federated")) if isinstance(principal, dict) else []
-
-
-def _conditions_hold(conditions: dict[str, dict[str, Any]], values: dict[str, list[str]]) -> bool:
-    """Return whether StringEquals and StringLike on the provider's sub and aud hold. Other conditions do not."""
-    for operator, keys in conditions.items():
-        for key, expected in keys.items():
-            actual = values.get(key, [])
-            wanted = [str(e) for e in as_list(expected)]
-            if operator.endswith("StringEquals"):
-                held = any(a in wanted for a in actual)
-            elif operator.endswith("StringLike"):
-                held = any(like(w, a) for w in wanted for a in actual)
-            else:
-                held = False
-            if not held:
-                return False
-    return True
 
 
 def install() -> None:

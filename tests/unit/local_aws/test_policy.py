@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from local.aws.policy import Request, evaluate
+from local.aws.policy import Request, evaluate, evaluate_for
 
 pytestmark = pytest.mark.unit
 
@@ -88,3 +90,28 @@ def test_unknown_condition_key_grants_nothing_and_is_named():
     decision = evaluate([{"Statement": statement}], Request("s3:GetObject", "arn:aws:s3:::b/k", {}))
     assert not decision.allowed
     assert decision.unknown_keys == {"aws:SourceVpce"}
+
+
+ROLE = "arn:aws:iam::1:role/r"
+
+
+@pytest.mark.parametrize(
+    ("principal", "kind", "name", "names"),
+    [
+        ({"AWS": [ROLE]}, "AWS", ROLE, True),
+        ({"AWS": "arn:aws:iam::1:role/*"}, "AWS", ROLE, False),
+        ("*", "AWS", ROLE, True),
+        ({"AWS": "*"}, "Service", "events.amazonaws.com", True),
+        ({"Service": "events.amazonaws.com"}, "Service", "events.amazonaws.com", True),
+        ({"Service": "sqs.amazonaws.com"}, "Service", "events.amazonaws.com", False),
+        ({"AWS": "provider"}, "Federated", "provider", False),
+        ("*", "Federated", "provider", False),
+        (None, "AWS", ROLE, False),
+    ],
+)
+def test_resource_policy_applies_to_its_principals(principal, kind, name, names):
+    document = {"Statement": {"Effect": "Allow", "Action": "*", "Principal": principal}}
+    request = Request("sts:AssumeRole", None, {})
+    assert evaluate_for(document, kind, [name], request).allowed is names
+    assert evaluate_for(json.dumps(document), kind, [name], request).allowed is names
+    assert not evaluate_for(None, kind, [name], request).allowed
