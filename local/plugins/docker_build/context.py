@@ -5,20 +5,30 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import posixpath
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
+
+# The syntax is that of Go's filepath.Match, and `**` for any number of directories.
+_TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\[[^\]]+\]|\\?.")
+_WILDCARDS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A line of a .dockerignore: a pattern, and whether it includes files again (`!`)."""
+    """A line of a .dockerignore: the paths that it matches, and whether it includes them again (`!`)."""
 
-    parts: tuple[str, ...]
+    expression: re.Pattern[str]
     includes: bool
+    # What all paths begin with.
+    start: str
+
+    def may_match_below(self, directory: str) -> bool:
+        """Return whether the rule could match a path below a directory, which ends in a slash."""
+        return directory.startswith(self.start) or self.start.startswith(directory)
 
 
 def parse_ignore(text: str) -> list[Rule]:
@@ -32,67 +42,26 @@ def parse_ignore(text: str) -> list[Rule]:
         if line.startswith("#") or not line.strip():
             continue
         pattern = line.strip()
-        includes = pattern.startswith("!")
-        parts = tuple(part for part in pattern.lstrip("!").strip().split("/") if part not in ("", "."))
-        if parts:
-            rules.append(Rule(parts, includes))
+        path = posixpath.normpath(f"/{pattern.lstrip('!').strip()}").lstrip("/")
+        if path:
+            # A rule for a directory matches everything below.
+            expression = re.compile("".join(map(_translated, _TOKEN.findall(path))) + "(?:/.*)?")
+            start = re.split(r"[*?\[\\]", path, maxsplit=1)[0]
+            rules.append(Rule(expression, pattern.startswith("!"), start))
     return rules
 
 
-@lru_cache(maxsize=1024)
-def _expression(part: str) -> re.Pattern[str]:
-    """Return the expression for one component of a pattern.
-
-    The syntax is that of Go's filepath.Match: `*`, `?`, `[a-z]`, `[^a]`, backslash.
-    """
-    made, index = "", 0
-    while index < len(part):
-        character = part[index]
-        if character == "*":
-            made += "[^/]*"
-        elif character == "?":
-            made += "[^/]"
-        elif character == "[" and "]" in part[index + 1 :]:
-            end = part.index("]", index + 1)
-            made += part[index : end + 1]
-            index = end
-        elif character == "\\" and index + 1 < len(part):
-            index += 1
-            made += re.escape(part[index])
-        else:
-            made += re.escape(character)
-        index += 1
-    return re.compile(made)
+def _translated(token: str) -> str:
+    if token in _WILDCARDS or (token.startswith("[") and len(token) > 1):
+        return _WILDCARDS.get(token, token)
+    return re.escape(token[-1])
 
 
-def _matches(parts: Sequence[str], path: Sequence[str]) -> bool:
-    """Return whether the pattern matches the path itself or one of its parents."""
-    if not parts:
-        return True
-    if parts[0] == "**":
-        return (
-            any(_matches(parts[1:], path[index:]) for index in range(len(path) + 1))
-            if parts[1:]
-            else bool(path)
-        )
-    return bool(path) and bool(_expression(parts[0]).fullmatch(path[0])) and _matches(parts[1:], path[1:])
-
-
-def _may_hold(parts: Sequence[str], path: Sequence[str]) -> bool:
-    """Return whether the pattern could match something below the directory `path`."""
-    for part, name in zip(parts, path, strict=False):
-        if part == "**":
-            return True
-        if not _expression(part).fullmatch(name):
-            return False
-    return len(parts) > len(path)
-
-
-def ignored(rules: Sequence[Rule], path: Sequence[str]) -> bool:
+def ignored(rules: Sequence[Rule], path: str) -> bool:
     """Return whether the last rule that matches the path excludes it."""
     result = False
     for rule in rules:
-        if rule.includes == result and _matches(rule.parts, path):
+        if rule.includes == result and rule.expression.fullmatch(path):
             result = not rule.includes
     return result
 
@@ -100,19 +69,20 @@ def ignored(rules: Sequence[Rule], path: Sequence[str]) -> bool:
 def files(root: Path, rules: Sequence[Rule]) -> Iterator[tuple[str, Path]]:
     """Return (name, path) of all files of the context, sorted by name. Ignored directories are not searched."""
 
-    def walk(directory: Path, above: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
+    def walk(directory: Path, above: str) -> Iterator[tuple[str, Path]]:
         with os.scandir(directory) as entries:
             found = sorted(entries, key=lambda entry: entry.name)
         for entry in found:
-            path = (*above, entry.name)
-            out = ignored(rules, path)
+            name = above + entry.name
+            out = ignored(rules, name)
             if entry.is_dir(follow_symlinks=False):
-                if not out or any(rule.includes and _may_hold(rule.parts, path) for rule in rules):
-                    yield from walk(Path(entry.path), path)
+                below = f"{name}/"
+                if not out or any(rule.includes and rule.may_match_below(below) for rule in rules):
+                    yield from walk(Path(entry.path), below)
             elif not out:
-                yield "/".join(path), Path(entry.path)
+                yield name, Path(entry.path)
 
-    return walk(root, ())
+    return walk(root, "")
 
 
 def ignore_rules(root: Path, dockerfile: Path) -> list[Rule]:
