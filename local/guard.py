@@ -64,10 +64,7 @@ def is_loopback(address: str) -> bool:
 def objections(environment: Mapping[str, str], own: Mapping[str, str]) -> list[str]:
     """Return what in `environment` does not belong to the local cloud, one short clause each.
 
-    The clauses never contain the values of credentials.
-
-    Args:
-        own: The local cloud's own environment.
+    The clauses never contain the values of credentials. `own` is the local cloud's own environment.
     """
     found = []
     for name, value in sorted(environment.items()):

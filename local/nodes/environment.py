@@ -162,10 +162,7 @@ def user_and_group(
 ) -> tuple[int, int]:
     """Return user and group of a container: from its securityContext, then the pod's, then the image's USER.
 
-    As in a container runtime, an unlisted user ID has the group 0.
-
-    Args:
-        users: The users that the Dockerfile creates.
+    As in a container runtime, an unlisted user ID has the group 0. `users` are those that the Dockerfile creates.
     """
     security = {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}
     name, _, group = image.partition(":")

@@ -213,10 +213,8 @@ def conditions(
     """Return the four conditions of a healthy kubelet, and those of EKS's node monitoring agent.
 
     Args:
-        instance: The emulator's facts about the instance.
         now: Seconds since the epoch.
         before: The Node's current conditions. A status keeps the time of its last change.
-        node_taints: The Node's taints.
     """
     since = {(each["type"], each["status"]): each.get("lastTransitionTime") for each in before}
     error = _dcgm_error(instance, node_taints or [])
@@ -309,10 +307,6 @@ def status(
     """Return the Node's status.
 
     Its address is the loopback address, which the API server calls for logs.
-
-    Args:
-        before: The current conditions of the Node.
-        node_taints: The taints of the Node.
     """
     capacity, allocatable = resources(instance, devices)
     return {

@@ -174,8 +174,6 @@ class Process:
         """Start the plan's program.
 
         Args:
-            directory: The directory of its files.
-            plan: The plan for the sandbox.
             log: The file that gets its output.
             stdin: Whether it has an input, and whether the input ends with the first attachment to it.
 

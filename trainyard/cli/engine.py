@@ -228,8 +228,6 @@ class Engine:
         A preview has its own log and record, so that it does not disturb a running command.
 
         Args:
-            command: The engine's command.
-            arguments: Its further arguments.
             config_file: The stack file (default: that of the last deployment).
             choose: What to print of a line of a preview (default: all of it).
             variables: Further variables of the engine's environment.
@@ -308,12 +306,7 @@ def engine_summary(
 
 
 def shown_by(command: str, choose: Callable[[str], list[str]] | None = None) -> Callable[[str], None]:
-    """Return a function that prints the engine's lines without noise, and logs them.
-
-    Args:
-        command: The engine's command.
-        choose: What to print of a line (default: all of it).
-    """
+    """Return a function that prints the engine's lines without noise, and logs them. `choose` is as in `Engine.run`."""
     noise = Filter(command)
 
     def show(line: str) -> None:

@@ -131,7 +131,6 @@ class Follower:
         """Block until the launcher's Job has ended.
 
         Args:
-            run: The run.
             since: Seconds since the epoch. A run that succeeded before prints nothing.
 
         Raises:

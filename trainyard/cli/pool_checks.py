@@ -140,9 +140,6 @@ def evaluate(
     """Return the result of a check, None while it runs. Pure.
 
     Args:
-        node: The name of the node.
-        pod: The pod of the check.
-        log: Its log.
         ended: Why its Job ended, empty while it runs.
         warning: The last warning about the pod.
         waited: Seconds since the creation of the Job.

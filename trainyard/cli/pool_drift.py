@@ -53,12 +53,6 @@ def check_pools(
 
     If the cluster does not answer, nothing is reported.
 
-    Args:
-        connect: Returns a client of the cluster.
-        deployment: The state of the stack.
-        config: The settings of the stack file.
-        say: Prints a line.
-
     Raises:
         CommandError: A pool of the stack file is being deleted.
     """
@@ -79,11 +73,6 @@ def find_missing(
     deployment: Mapping[str, Any], config: Mapping[str, Any], node_pools: Iterable[Mapping[str, Any]]
 ) -> dict[str, str]:
     """Return the URNs of the pools that are in the state and the stack file, but not in the cluster, by name.
-
-    Args:
-        deployment: The state of the stack.
-        config: The settings of the stack file.
-        node_pools: All NodePools of the cluster.
 
     Raises:
         CommandError: A pool of the stack file is being deleted.
@@ -132,14 +121,7 @@ def removal_waits(
     pods: Sequence[Mapping[str, Any]],
     queues: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[str]:
-    """Return messages about what still uses a pool that is removed.
-
-    Args:
-        pool: The pool's name.
-        nodes: All nodes of the cluster.
-        pods: All pods of the cluster.
-        queues: The TorchrunQueues that stay.
-    """
+    """Return messages about what still uses a pool that is removed. `queues` are the TorchrunQueues that stay."""
     own = {
         each["metadata"]["name"]
         for each in nodes

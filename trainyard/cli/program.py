@@ -18,7 +18,6 @@ def check(stack: str, *more: str) -> None:
     """Check the stack file before the tools are built.
 
     Args:
-        stack: The stack's name.
         more: Further arguments of `infra.check`, such as the stack file and its state.
 
     Raises:

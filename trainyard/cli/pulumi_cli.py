@@ -73,9 +73,7 @@ def change(
     """Show the plan of `up` or `destroy`, ask for a confirmation, and carry it out.
 
     Args:
-        stack: The stack's name.
         command: `up` or `destroy`.
-        arguments: Further arguments of the command.
         deployment: The stack's state.
         variables: Further variables of Pulumi's environment.
 
@@ -128,9 +126,6 @@ def run(
     Ctrl-C asks Pulumi to stop; this function waits for its end. A second Ctrl-C makes Pulumi stop at once.
 
     Args:
-        stack: The stack's name.
-        command: Pulumi's command.
-        arguments: Its further arguments.
         label: What the log and the messages call it (default: the command).
         choose: What to print of a line (default: all of it).
         status: The state in the last row of a terminal.

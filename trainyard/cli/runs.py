@@ -106,8 +106,6 @@ def follow_run(
     """Follow one run and print how it ended and where its results are. Return the exit code.
 
     Args:
-        stack: The stack.
-        outputs: Its outputs.
         job: The name of the launcher's Job.
         again: The command that shows the run.
         since: Seconds since the epoch. Of a run that succeeded before, only the result is printed.

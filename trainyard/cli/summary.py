@@ -55,11 +55,7 @@ NODE_TABLE = re.compile(r"^(node  +host |\d+  +\S+  +\d+ x )")
 
 
 def planned_totals(events: Iterable[str]) -> dict[str, int]:
-    """Return how many rows of each verb an update prints, from the engine's event log of its plan.
-
-    Args:
-        events: The log's lines, one JSON object each.
-    """
+    """Return how many rows of each verb an update prints, from the lines of the engine's event log of its plan."""
     totals: Counter[str] = Counter()
     for line in events:
         try:
