@@ -188,9 +188,11 @@ class Reconciler:
             if pool_to_count(job, queue):
                 return None
             plan = plan_job(job, queue, [], cluster, self._now())
+            if not _only_reports(plan, status) or _may_be_outdated(job, plan, cluster):
+                return None
             if plan.status is None:
                 break  # a user reads no status of a queue that is older than the job
-        return plan if _only_reports(plan, status) and not _may_be_outdated(job, plan, cluster) else None
+        return plan
 
     def _plan(
         self,

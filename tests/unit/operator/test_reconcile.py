@@ -80,6 +80,30 @@ def test_reconcile_resumes_created_jobs_after_the_status(api: FakeApi) -> None:
 # --- the index
 
 
+def test_first_reconcile_of_a_job_on_one_node_sends_11_requests(api: FakeApi) -> None:
+    """The time until the first pod depends on them, because each one waits for the one before."""
+    stage(api)
+    change_spec(api, JOB, numGPUs=8)
+    controller = reconciler(Mortal(api), index=index_of(api))
+    controller.reconcile_queue("team", "h100")  # reads the cluster, too
+    api.requests.clear()
+    controller.reconcile_job("team", "vit")
+    jobs, core = ATTEMPT.rpartition("/")[0], f"/api/v1{TEAM}"
+    assert [(method, path) for method, path, _ in api.requests] == [
+        ("GET", JOB),
+        ("GET", QUEUE),
+        ("GET", jobs),
+        ("GET", PODS),
+        ("GET", f"{core}/services"),
+        ("GET", f"{core}/persistentvolumeclaims"),
+        ("POST", f"{core}/services"),
+        ("POST", jobs),
+        ("PUT", f"{JOB}/status"),
+        ("PATCH", ATTEMPT),
+        ("POST", f"{core}/events"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("spec", "of_queue", "reported"),
     [
