@@ -164,7 +164,7 @@ def _advance(
             conditions = (*conditions, lack)
         capacity = choice.capacity.to_status() if choice.capacity is not None else None
         # These objects need no node. Without the sync pod, the workspace never arrives.
-        wanted = [build_service(attempt), *([build_sync_pod(attempt)] if attempt.sync else [])]
+        wanted = [build_service(attempt), *([build_sync_pod(attempt)] if attempt.spec.has_sync_pod else [])]
         conflict = _name_conflict(ctx, wanted)
         if not conflict:
             wait = Wait(choice.reason, choice.message, conditions)
@@ -325,7 +325,7 @@ def unknown_capacity(ctx: ReconcileContext, reason: str) -> tuple[Condition, ...
 def supporting_objects(attempt: AttemptSpec) -> list[JsonObject]:
     """Return all objects of an attempt except its Jobs, in the order of creation."""
     gang = [build_pod_group(attempt)] if attempt.settings.gang else []
-    sync = [build_sync_pod(attempt)] if attempt.sync else []
+    sync = [build_sync_pod(attempt)] if attempt.spec.has_sync_pod else []
     claims = [build_claim(attempt, each) for each in attempt.storage.claims]
     return [build_service(attempt), *claims, *sync, *gang]
 

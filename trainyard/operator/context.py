@@ -6,7 +6,7 @@ The schema of the CRD has checked each status that the API server returns.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -221,11 +221,17 @@ class ReconcileContext:
     nearby: tuple[str, ...] = ()
     problems: str = ""  # What is wrong with the spec or the command; "" if they are valid
     is_spec_readable: bool = True  # whether the whole spec could be read
+    # The queue's settings with the job's overrides, or None and what is wrong with them.
+    resolved: tuple[Settings | None, tuple[str, ...]] = (None, ())
 
-    @cached_property
-    def resolved(self) -> tuple[Settings | None, tuple[str, ...]]:
-        """Return the queue's settings with the job's overrides, or None and what is wrong with them."""
-        return (None, ()) if self.queue is None else resolve(self.queue.get("spec") or {}, self.spec)
+    def with_queue(self, queue: JsonObject | None) -> ReconcileContext:
+        """Return the context with this version of the queue."""
+        spec = None if queue is None else queue.get("spec") or {}
+        if spec is None:
+            return replace(self, queue=None, resolved=(None, ()))
+        if self.queue is not None and (self.queue.get("spec") or {}) == spec:
+            return replace(self, queue=queue)
+        return replace(self, queue=queue, resolved=resolve(spec, self.spec))
 
     @property
     def settings(self) -> Settings | None:
@@ -377,13 +383,13 @@ def build_context(
     if not spec_problems and (problem := check_command(spec.command, spec.args, spec.launcher)):
         problems.append(problem)
     status = read_status(job.get("status"))
-    return ReconcileContext(
+    ctx = ReconcileContext(
         job=job,
         meta=meta,
         spec=spec,
         status=status,
         children=observe(meta, objects, status.attempt),
-        queue=queue,
+        queue=None,
         cluster=cluster,
         now=now,
         progress=progress,
@@ -391,6 +397,7 @@ def build_context(
         is_spec_readable=not spec_problems,
         **inputs,
     )
+    return ctx.with_queue(queue)
 
 
 def earliest(*seconds: float | None) -> float | None:
@@ -420,11 +427,6 @@ class AttemptSpec:
     @property
     def attempt_labels(self) -> dict[str, str]:
         return {**self.labels, n.LABEL_ATTEMPT: str(self.number)}
-
-    @property
-    def sync(self) -> bool:
-        """Return whether the workers get the workspace from the sync pod."""
-        return self.spec.workspace is not None and not self.spec.workspace.url
 
     @property
     def logs(self) -> str:

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from launcher.cost import ON_DEMAND, Meter, Offering, Price
 from launcher.progress import Usage
-from trainyard.k8s import names
-from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject
-from trainyard.operator.context import JobCost
-from trainyard.operator.observe import OVER, labels_of, owners_of
+from trainyard.operator.context import JobCost, ReconcileContext
+from trainyard.operator.observe import OVER, Children
 
 log = logging.getLogger(__name__)
 
@@ -71,13 +69,13 @@ class CostMeters:
         self._clock = clock
         self._jobs: dict[str, _JobMeter] = {}
 
-    def count(self, path: str, job: JsonObject, children: Iterable[JsonObject]) -> JobCost | None:
+    def count(self, path: str, ctx: ReconcileContext) -> JobCost | None:
         """Return the cost of the job at this path so far; None if nothing is left to count or write."""
-        uid, status, now = str(job["metadata"].get("uid")), job.get("status") or {}, self._clock()
-        stored, nodes, state = status.get("cost") or {}, find_nodes(uid, children), self._jobs.get(path)
+        uid, stored, now = ctx.meta.uid, ctx.status.raw.get("cost") or {}, self._clock()
+        nodes, state = find_nodes(ctx.children), self._jobs.get(path)
         if state is not None and state.uid != uid:
             state = None
-        if status.get("phase") in n.FINAL_PHASES or not (nodes or state):
+        if ctx.status.final or not (nodes or state):
             self.forget(path)
             return None
         if state is None:
@@ -122,24 +120,12 @@ class CostMeters:
         self._jobs.pop(path, None)
 
 
-def find_nodes(uid: str, children: Iterable[JsonObject]) -> dict[str, bool]:
-    """Return the nodes of the job with this uid, and whether each is idle: it has a placeholder and no worker."""
-    children = list(children)
-    owners = {uid} | {
-        str(each["metadata"].get("uid"))
-        for each in children
-        if each["kind"] == "Job" and uid in owners_of(each)
-    }
-    nodes: dict[str, bool] = {}
-    for each in children:
-        labels = labels_of(each)
-        is_worker = n.LABEL_ATTEMPT in labels
-        is_placeholder = labels.get(names.LABEL_ROLE) == names.ROLE_PLACEHOLDER
-        if each["kind"] != "Pod" or not (is_worker or is_placeholder) or owners.isdisjoint(owners_of(each)):
-            continue
-        node, phase = (each.get("spec") or {}).get("nodeName"), (each.get("status") or {}).get("phase")
-        if node and phase not in OVER:
-            nodes[node] = nodes.get(node, True) and not is_worker
+def find_nodes(children: Children) -> dict[str, bool]:
+    """Return the nodes of a job, and whether each is idle: it has a placeholder and no worker."""
+    held = (each for each in children.placeholders if (each.get("status") or {}).get("phase") not in OVER)
+    nodes = {(each.get("spec") or {}).get("nodeName") or "": True for each in held}
+    nodes |= {each.node: False for each in children.workers if not each.finished}
+    nodes.pop("", None)
     return nodes
 
 

@@ -103,7 +103,7 @@ def _lost_workspace(ctx: ReconcileContext, worker: Worker) -> tuple[float, str] 
     """
     fetch = container_statuses(worker.item, "initContainerStatuses").get(n.FETCH_CONTAINER) or {}
     is_waiting = "running" in (fetch.get("state") or {}) and not worker.deleting
-    if not _has_sync_pod(ctx) or not is_waiting or worker.created is None:
+    if not ctx.spec.has_sync_pod or not is_waiting or worker.created is None:
         return None
     pod, (why, _) = n.sync_pod(ctx.meta.name), _sync_pod_pending_reason(ctx)
     state = f"the new pod {why}" if why else f"the new pod {pod} gets it from another copy, if there is one"
@@ -142,7 +142,7 @@ def workspace_wait(ctx: ReconcileContext, attempt: AttemptSpec) -> Message | Non
     # Workers unpacked it in their claims. The status has no `workspaceDigest` if later workers did not find it there.
     unpacked = ctx.has_started and ctx.status.raw.get("workspaceDigest") == ctx.workspace_digest
     in_claims = unpacked and any(each.volume == WORKSPACE for each in attempt.storage.mounts)
-    if not attempt.sync or has_archive(ctx) or in_claims:
+    if not ctx.spec.has_sync_pod or has_archive(ctx) or in_claims:
         return None
     pod, command = n.sync_pod(ctx.meta.name), f"kubectl torchrun sync {ctx.meta.name}"
     why, left = _sync_pod_pending_reason(ctx)
@@ -156,11 +156,7 @@ def workspace_wait(ctx: ReconcileContext, attempt: AttemptSpec) -> Message | Non
 
 def is_lost(ctx: ReconcileContext, init_container: str) -> bool:
     """Return whether a worker failed in this init container because no copy of the workspace exists."""
-    return init_container == n.FETCH_CONTAINER and _has_sync_pod(ctx) and not has_archive(ctx)
-
-
-def _has_sync_pod(ctx: ReconcileContext) -> bool:
-    return ctx.spec.workspace is not None and not ctx.spec.workspace.url
+    return init_container == n.FETCH_CONTAINER and ctx.spec.has_sync_pod and not has_archive(ctx)
 
 
 def has_archive(ctx: ReconcileContext) -> bool:
@@ -219,28 +215,18 @@ def _patience(ctx: ReconcileContext, pod: JsonObject) -> float:
     return (parse_time(pod["metadata"].get("creationTimestamp")) or 0.0) + PATIENCE_SECONDS - ctx.now
 
 
-def needs_sync_pod(job: JsonObject) -> bool:
-    """Return whether this job from the API may need a sync pod."""
-    phase = (job.get("status") or {}).get("phase")
-    return phase not in n.FINAL_PHASES and _sync_pod_digest(job) != ""
-
-
-def nearby_sync_pods(job: JsonObject, jobs: Iterable[JsonObject]) -> tuple[str, ...]:
+def nearby_sync_pods(ctx: ReconcileContext, jobs: Iterable[JsonObject]) -> tuple[str, ...]:
     """Return the addresses of sync pods that may have this job's workspace, those of running jobs first.
 
-    They belong to jobs in the same namespace with the same digest. A finished job has no sync pod.
+    They belong to those of `jobs`, all of the same namespace, with the same digest. A finished job has no sync pod.
     """
-    meta, digest = job["metadata"], _sync_pod_digest(job)
-    others = (each for each in jobs if each["metadata"]["name"] != meta["name"])
-    found = sorted(
-        ((each.get("status") or {}).get("phase") != n.PHASE_RUNNING, each["metadata"]["name"])
-        for each in others
-        if digest and _sync_pod_digest(each) == digest and needs_sync_pod(each)
-    )
-    return tuple(n.sync_pod_url(name, meta["namespace"]) for _, name in found[:MAX_NEARBY])
-
-
-def _sync_pod_digest(job: JsonObject) -> str:
-    """Return the digest of a workspace without a bucket, "" for none."""
-    workspace = (job.get("spec") or {}).get("workspace") or {}
-    return "" if workspace.get("url") else workspace.get("digest") or ""
+    if not ctx.spec.has_sync_pod:
+        return ()
+    found = []
+    for each in jobs:
+        name, phase = each["metadata"]["name"], (each.get("status") or {}).get("phase")
+        workspace = (each.get("spec") or {}).get("workspace") or {}
+        is_same = workspace.get("digest") == ctx.workspace_digest and not workspace.get("url")
+        if is_same and name != ctx.meta.name and phase not in n.FINAL_PHASES:
+            found.append((phase != n.PHASE_RUNNING, name))
+    return tuple(n.sync_pod_url(name, ctx.meta.namespace) for _, name in sorted(found)[:MAX_NEARBY])

@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from posixpath import basename, dirname, join, normpath
 from typing import Final
 
@@ -151,12 +152,24 @@ Read = Callable[[str], str | None]
 def detect_launcher(
     command: str,
     args: Sequence[str] = (),
-    read: Read = lambda _: None,
+    read: Read | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> Detection:
     """Return the programs and the launcher that a command with these further arguments and variables starts."""
     text = " ".join((without_line_end(command), *map(shlex.quote, args)))
-    programs = tuple(_Reader(read, dict(variables or {})).programs("", text))
+    if read is None:
+        return _detect_without_files(text, tuple((variables or {}).items()))
+    return _detect(_Reader(read, dict(variables or {})), text)
+
+
+# Several steps of a reconcile need it.
+@lru_cache(maxsize=32)
+def _detect_without_files(text: str, variables: tuple[tuple[str, str], ...]) -> Detection:
+    return _detect(_Reader(lambda _: None, dict(variables)), text)
+
+
+def _detect(reader: _Reader, text: str) -> Detection:
+    programs = tuple(reader.programs("", text))
     for program in sorted(programs, key=lambda found: found.launcher != TORCHRUN):
         if program.launcher:
             return Detection(programs=programs, own_launcher=program.launcher, place=program.place)

@@ -27,8 +27,6 @@ from trainyard.k8s import names, quantity
 from trainyard.k8s.quantity import Amount
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject
-from trainyard.operator.api.job import parse_job
-from trainyard.operator.api.resolve import resolve
 from trainyard.operator.children import (
     GPU_RESOURCE,
     LOST_NODE_TAINTS,
@@ -38,7 +36,7 @@ from trainyard.operator.children import (
     pull_secrets,
     spec_digest,
 )
-from trainyard.operator.context import AttemptSpec, CapacityStatus, ReconcileContext, read_status
+from trainyard.operator.context import AttemptSpec, CapacityStatus, ReconcileContext
 from trainyard.operator.plan import Deletion, deletions_of
 
 # The requeue intervals of a job that waits for nodes, and of one that only a change of the pool can help.
@@ -88,14 +86,12 @@ class NodesPending:
     recount: bool = False
 
 
-def pool_to_count(job: JsonObject, queue: JsonObject | None) -> str:
+def pool_to_count(ctx: ReconcileContext) -> str:
     """Return the pool whose nodes decide on the next step of this job, "" for none."""
-    status = read_status(job.get("status"))
-    spec, _ = parse_job(job.get("spec"))
-    if spec is None or queue is None or status.final or status.running or spec.suspend:
+    needs_no_nodes = ctx.status.final or ctx.status.running or ctx.spec.suspend
+    if needs_no_nodes or ctx.settings is None or not ctx.is_spec_readable:
         return ""
-    settings, _ = resolve(queue.get("spec") or {}, spec)
-    return settings.queue.scheduling.pool if settings is not None else ""
+    return ctx.settings.queue.scheduling.pool
 
 
 def choose_nodes(

@@ -15,7 +15,7 @@ import logging
 import re
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
@@ -27,6 +27,8 @@ from launcher.manifests import stamp
 from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject
+from trainyard.operator.context import ReconcileContext
+from trainyard.operator.observe import annotations_of
 from trainyard.operator.plan import PROGRESS_SECONDS
 
 _TIMEOUT_SECONDS = 2.0
@@ -55,25 +57,13 @@ class Unreadable(ValueError):
     """The progress of a pod can't be read; the message is the reason."""
 
 
-def find_first_worker(item: JsonObject, children: Iterable[JsonObject]) -> JsonObject | None:
+def find_first_worker(ctx: ReconcileContext) -> JsonObject | None:
     """Return the running pod of rank 0 if it exposes metrics."""
-    status = item.get("status") or {}
-    if status.get("phase") != n.PHASE_RUNNING:
+    if ctx.status.phase != n.PHASE_RUNNING:
         return None
-    job = n.attempt_name(item["metadata"]["name"], status.get("attempt") or 0)
-    for each in children:
-        meta = each["metadata"]
-        owners = {owner.get("name") for owner in meta.get("ownerReferences") or []}
-        annotations = meta.get("annotations") or {}
-        if (
-            each.get("kind") == "Pod"
-            and job in owners
-            and annotations.get(n.LABEL_INDEX, "0") == "0"
-            and annotations.get(n.ANNOTATION_SCRAPE) == "true"
-            and (each.get("status") or {}).get("phase") == "Running"
-        ):
-            return each
-    return None
+    found = (each for each in ctx.workers if each.node_rank == 0 and each.phase == "Running")
+    scraped = (each.item for each in found if annotations_of(each.item).get(n.ANNOTATION_SCRAPE) == "true")
+    return next(scraped, None)
 
 
 def read_progress(pod: JsonObject) -> JsonObject | None:

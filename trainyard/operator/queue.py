@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 from launcher.observe import Observation
@@ -12,7 +13,7 @@ from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.api.job import JobSpec, Meta, parse_job, parse_metadata
 from trainyard.operator.api.permissions import JOB_LABELS, check_pod_template
 from trainyard.operator.api.queue import QueueSpec, parse_queue
-from trainyard.operator.api.resolve import Settings, resolve
+from trainyard.operator.api.resolve import Settings, combine
 from trainyard.operator.children import build_worker
 from trainyard.operator.context import AttemptSpec, Condition, conditions_by_type, earliest, merge_conditions
 from trainyard.operator.gang import (
@@ -50,23 +51,71 @@ _QUOTA_EXCEEDED: Final = " is forbidden: exceeded quota: "
 _State = tuple[bool | None, str, str]
 
 
-def build_trial_pod(queue: JsonObject, cluster: Cluster) -> JsonObject | None:
+@dataclass(frozen=True, kw_only=True)
+class QueueContext:
+    """The input of a reconcile of a queue."""
+
+    item: JsonObject  # the TorchrunQueue as it was read
+    meta: Meta
+    spec: QueueSpec | None  # its spec, None if it is invalid
+    problems: tuple[str, ...]  # what is wrong with the spec
+    kai_queues: Mapping[str, JsonObject]  # all queues of KAI, by name
+    cluster: Cluster
+    now: float  # the time in seconds since the epoch
+    # Why the API server rejects `build_trial_pod` in a dry run, "" if it does not; None without a dry run.
+    refusal: str | None = None
+    phases: Sequence[str] = ()  # the phases of its jobs, "" for a job without a status
+    gangs: Sequence[JsonObject] = ()  # all PodGroups of KAI, if `unused_kai_queues` has an entry
+    pool: Observation | None = None  # the state of its Karpenter pool, None if it was not read
+
+    @cached_property
+    def own_kai_queues(self) -> dict[str, JsonObject]:
+        """Return the queues of KAI that the controller created for this queue, by name."""
+        return {name: each for name, each in self.kai_queues.items() if _is_ours(each, self.meta)}
+
+    @property
+    def unused_kai_queues(self) -> list[str]:
+        """Return the queues of KAI that must be deleted when they are empty."""
+        used = self.spec.kai_queue if self.spec is not None and not self.meta.deleting else None
+        return [name for name in self.own_kai_queues if name != used]
+
+
+def build_queue_context(
+    queue: JsonObject, kai_queues: Iterable[JsonObject], cluster: Cluster, now: float, **inputs: Any
+) -> QueueContext:
+    """Return the context of a reconcile, from objects as the API server returns them."""
+    problems: list[str] = []
+    meta = parse_metadata(queue, problems)
+    spec, invalid = parse_queue(queue.get("spec"))
+    return QueueContext(
+        item=queue,
+        meta=meta,
+        spec=spec,
+        problems=(*problems, *(invalid if spec is None else check_pod_template(spec))),
+        kai_queues={each["metadata"]["name"]: each for each in kai_queues} if cluster.kai else {},
+        cluster=cluster,
+        now=now,
+        **inputs,
+    )
+
+
+def build_trial_pod(ctx: QueueContext) -> JsonObject | None:
     """Return the pod for the dry run: a worker on one node with a workspace. None for an invalid spec.
 
     It is the pod that the Job controller would create. Entries of the queue's own template come first in lists, so an
     index in the API server's answer is that of the field.
     """
-    meta = parse_metadata(queue, [])
-    spec, _ = parse_queue(queue.get("spec"))
+    meta, spec = ctx.meta, ctx.spec
     if spec is None:
         return None
-    job_spec = {"numGPUs": spec.node_resources.gpus, "command": "true", "workspace": _TRIAL_WORKSPACE}
+    gpus = spec.node_resources.gpus
+    job_spec = {"numGPUs": gpus, "command": "true", "workspace": _TRIAL_WORKSPACE}
     job, _ = parse_job({"jobQueue": meta.name, **job_spec})
-    settings = resolve(queue.get("spec"), job)[0] if job is not None else None
-    if job is None or settings is None:
+    if job is None:
         return None
+    settings = combine(spec, job, gpus)
     size = distribute(job, settings.queue)
-    pod = build_worker(trial_attempt(meta.namespace, job, settings, size, cluster), node=0)
+    pod = build_worker(trial_attempt(meta.namespace, job, settings, size, ctx.cluster), node=0)
     for key in ("initContainers", "volumes"):
         own = {each.get("name") for each in spec.pod_template.spec.get(key) or []}
         pod["spec"][key] = sorted(pod["spec"][key], key=lambda each: each["name"] not in own)
@@ -95,82 +144,43 @@ def trial_attempt(
     )
 
 
-def pool_name(queue: JsonObject) -> str:
-    """Return the name of the queue's Karpenter pool, "" for none."""
-    spec, _ = parse_queue(queue.get("spec"))
-    return spec.scheduling.pool if spec is not None else ""
-
-
-def has_unused_kai_queues(queue: JsonObject, kai_queues: Iterable[JsonObject]) -> bool:
-    """Return whether the queue has queues of KAI that must be deleted when they are empty."""
-    meta = parse_metadata(queue, [])
-    spec, _ = parse_queue(queue.get("spec"))
-    used = spec.kai_queue if spec is not None and not meta.deleting else None
-    return any(_is_ours(each, meta) and each["metadata"]["name"] != used for each in kai_queues)
-
-
-def reconcile_queue(
-    queue: JsonObject,
-    kai_queues: Iterable[JsonObject],
-    refusal: str | None,
-    phases: Sequence[str],
-    cluster: Cluster,
-    now: float,
-    gangs: Iterable[JsonObject] = (),
-    pool: Observation | None = None,
-) -> ReconcilePlan:
-    """Return the plan for a queue.
-
-    Args:
-        queue: The TorchrunQueue.
-        kai_queues: All queues of KAI.
-        refusal: Why the API server rejects `build_trial_pod` in a dry run, "" if it does not; None without a dry run.
-        phases: The phases of its jobs, "" for a job without a status.
-        cluster: The state of the cluster.
-        now: The time in seconds since the epoch.
-        gangs: All PodGroups of KAI, for `has_unused_kai_queues`.
-        pool: The state of its Karpenter pool, None if it was not read.
-    """
-    problems: list[str] = []
-    meta = parse_metadata(queue, problems)
-    spec, invalid = parse_queue(queue.get("spec"))
-    problems += invalid if spec is None else check_pod_template(spec)
-    there = {each["metadata"]["name"]: each for each in kai_queues} if cluster.kai else {}
-    ours = {name: each for name, each in there.items() if _is_ours(each, meta)}
-    in_kai = [*there.values(), *gangs]
+def reconcile_queue(ctx: QueueContext) -> ReconcilePlan:
+    """Return the plan for a queue."""
+    meta, spec, cluster, ours = ctx.meta, ctx.spec, ctx.cluster, ctx.own_kai_queues
+    in_kai = [*ctx.kai_queues.values(), *ctx.gangs]
     inside = {name: list_queue_children(name, in_kai) for name in ours}
     if meta.deleting:
-        return _release(queue, meta, ours, inside, now)
-    states = {n.POD_TEMPLATE_VALID: _template_state("; ".join(problems), refusal)}
+        return _release(ctx, inside)
+    states = {n.POD_TEMPLATE_VALID: _template_state("; ".join(ctx.problems), ctx.refusal)}
     if spec is None:  # an invalid spec deletes nothing
         plan, left, fields = ReconcilePlan(), [], {}
         states[n.KAI_QUEUE_READY] = (None, n.REASON_INVALID_SPEC, "spec is invalid: see PodTemplateValid")
     else:
-        plan = _plan_kai_queue(meta, spec, there, ours) if cluster.kai else _without_finalizer(meta)
+        plan = _plan_kai_queue(ctx, spec) if cluster.kai else _without_finalizer(meta)
         # A queue in use is not deleted: its gangs could not restart, and queues below it would have no parent.
-        left = [name for name in ours if name != spec.kai_queue]
+        left = ctx.unused_kai_queues
         unused = [ours[each] for each in left if not inside[each]]
         if spec.kai_queue:
             unused = [each for each in unused if each["metadata"]["name"] != spec.parent_kai_queue]
         plan = replace(plan, deletions=tuple(deletions_of(unused)))
-        states[n.KAI_QUEUE_READY] = _kai_state(meta, spec, there.get(spec.kai_queue), cluster)
+        states[n.KAI_QUEUE_READY] = _kai_state(ctx, spec)
         fields = {"kai": kai_status(spec, cluster)}
         if not spec.scheduling.pool:
             fields["pool"] = None
-        elif pool is not None:
-            fields["pool"] = pool_status(spec.scheduling.pool, pool.pool)
-            states[n.POOL_READY] = _pool_state(spec.scheduling.pool, pool)
+        elif ctx.pool is not None:
+            fields["pool"] = pool_status(spec.scheduling.pool, ctx.pool.pool)
+            states[n.POOL_READY] = _pool_state(spec.scheduling.pool, ctx.pool)
     states[n.READY] = next(
         (each for each in states.values() if each[0] is not True),
         (True, "Ready", "jobs of this queue can run"),
     )
     fields["jobs"] = {
-        "active": sum(each in n.STARTED_PHASES for each in phases),
-        "pending": sum(each in ("", n.PHASE_PENDING, n.PHASE_RESTARTING) for each in phases),
+        "active": sum(each in n.STARTED_PHASES for each in ctx.phases),
+        "pending": sum(each in ("", n.PHASE_PENDING, n.PHASE_RESTARTING) for each in ctx.phases),
     }
     if any(inside[each] for each in left):
         plan = replace(plan, requeue_after=POLL_SECONDS)
-    return _write(queue, meta, states, now, plan, fields)
+    return _write(ctx, states, plan, fields)
 
 
 def _is_ours(item: JsonObject, meta: Meta) -> bool:
@@ -179,13 +189,12 @@ def _is_ours(item: JsonObject, meta: Meta) -> bool:
     return owner == [meta.namespace, meta.name, n.MANAGED_BY]
 
 
-def _plan_kai_queue(
-    meta: Meta, spec: QueueSpec, there: Mapping[str, JsonObject], ours: Mapping[str, JsonObject]
-) -> ReconcilePlan:
+def _plan_kai_queue(ctx: QueueContext, spec: QueueSpec) -> ReconcilePlan:
     """Return the writes for KAI's queue. Set the finalizer first, because nothing else deletes KAI's queue."""
+    meta, ours = ctx.meta, ctx.own_kai_queues
     if not spec.kai_queue:
         return ReconcilePlan() if ours else _without_finalizer(meta)
-    if spec.kai_queue in there and spec.kai_queue not in ours:
+    if spec.kai_queue in ctx.kai_queues and spec.kai_queue not in ours:
         return ReconcilePlan()  # it belongs to an administrator or another TorchrunQueue, and is only used
     if n.QUEUE_FINALIZER not in meta.finalizers:
         return ReconcilePlan(finalizers=(*meta.finalizers, n.QUEUE_FINALIZER))
@@ -208,14 +217,9 @@ def _without_finalizer(meta: Meta) -> ReconcilePlan:
     return ReconcilePlan(finalizers=None if others == tuple(meta.finalizers) else others)
 
 
-def _release(
-    queue: JsonObject,
-    meta: Meta,
-    ours: Mapping[str, JsonObject],
-    inside: Mapping[str, list[str]],
-    now: float,
-) -> ReconcilePlan:
+def _release(ctx: QueueContext, inside: Mapping[str, list[str]]) -> ReconcilePlan:
     """Delete KAI's queue of a deleted TorchrunQueue after everything in it, then remove the finalizer."""
+    ours = ctx.own_kai_queues
     own = {f"Queue {name}" for name in ours}
     waits = []
     for name, children in inside.items():
@@ -225,15 +229,15 @@ def _release(
             waits.append(f"queue {name} of KAI Scheduler is in use: {shown}")
     if waits:
         message = (
-            f"TorchrunQueue {meta.name} waits for its deletion: {'; '.join(waits)}. Delete or move these"
+            f"TorchrunQueue {ctx.meta.name} waits for its deletion: {'; '.join(waits)}. Delete or move these"
         )
-        return _write(queue, meta, {n.READY: (False, _DELETING, message)}, now, ReconcilePlan(), {})
+        return _write(ctx, {n.READY: (False, _DELETING, message)}, ReconcilePlan(), {})
     if ours:
         # Delete a queue after those below it.
         lowest = [each for name, each in ours.items() if not inside[name]]
         deletions = tuple(deletions_of(lowest or ours.values()))
         return ReconcilePlan(deletions=deletions, requeue_after=POLL_SECONDS)
-    return _without_finalizer(meta)
+    return _without_finalizer(ctx.meta)
 
 
 def _template_state(problems: str, refusal: str | None) -> _State:
@@ -249,9 +253,10 @@ def _template_state(problems: str, refusal: str | None) -> _State:
     return True, "Valid", "a dry run of a pod was accepted"
 
 
-def _kai_state(meta: Meta, spec: QueueSpec, present: JsonObject | None, cluster: Cluster) -> _State:
+def _kai_state(ctx: QueueContext, spec: QueueSpec) -> _State:
     name, is_scheduler = spec.kai_queue, spec.scheduling.scheduler == n.KAI_SCHEDULER
-    if not cluster.kai and (name or is_scheduler):
+    present = ctx.kai_queues.get(name)
+    if not ctx.cluster.kai and (name or is_scheduler):
         effect = "the jobs of this queue wait" if is_scheduler else "the jobs of this queue run without it"
         field = "scheduling.scheduler" if is_scheduler else "kaiQueue"
         message = f"spec.{field}: KAI Scheduler is not installed; {effect}. Install it, or remove the field"
@@ -262,13 +267,13 @@ def _kai_state(meta: Meta, spec: QueueSpec, present: JsonObject | None, cluster:
         return False, _CREATING, f"queue {name} of KAI Scheduler is being created"
     if "deletionTimestamp" in present["metadata"]:
         return False, _DELETING, f"queue {name} of KAI Scheduler is being deleted"
-    if missing := find_missing_queue(cluster.kai_queues, read_kai_queue(present).parent):
+    if missing := find_missing_queue(ctx.cluster.kai_queues, read_kai_queue(present).parent):
         message = (
             f"queue {name} of KAI Scheduler is below {missing}, which does not exist, so no gang in it starts. Create "
             f"{missing}, or set parentKaiQueue to another queue ({n.KAI_PARENT_QUEUE} comes with KAI Scheduler)"
         )
         return False, n.REASON_PARENT_QUEUE_NOT_FOUND, message
-    return True, "Made" if _is_ours(present, meta) else "Found", f"queue {name} of KAI Scheduler exists"
+    return True, "Made" if name in ctx.own_kai_queues else "Found", f"queue {name} of KAI Scheduler exists"
 
 
 def _pool_state(name: str, seen: Observation) -> _State:
@@ -281,20 +286,16 @@ def _pool_state(name: str, seen: Observation) -> _State:
 
 
 def _write(
-    queue: JsonObject,
-    meta: Meta,
-    states: Mapping[str, _State],
-    now: float,
-    plan: ReconcilePlan,
-    fields: Mapping[str, Any],
+    ctx: QueueContext, states: Mapping[str, _State], plan: ReconcilePlan, fields: Mapping[str, Any]
 ) -> ReconcilePlan:
     """Return the plan with these conditions and fields in the status. None removes a field."""
-    old: JsonObject = queue.get("status") or {}
+    old: JsonObject = ctx.item.get("status") or {}
+    generation = ctx.meta.generation
     conditions = [Condition(kind, *state) for kind, state in states.items()]
     status: JsonObject = {
         **old,
-        "observedGeneration": meta.generation,
-        "conditions": merge_conditions(old.get("conditions"), conditions, meta.generation, now),
+        "observedGeneration": generation,
+        "conditions": merge_conditions(old.get("conditions"), conditions, generation, ctx.now),
         **fields,
     }
     status = {key: value for key, value in status.items() if value is not None}

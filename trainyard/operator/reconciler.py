@@ -11,14 +11,13 @@ between two writes is safe, because the next reconcile reads the earlier writes:
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from launcher import cost
@@ -32,7 +31,6 @@ from trainyard.operator.attempt import start_attempt
 from trainyard.operator.cluster_reader import ClusterReader, PollPacer
 from trainyard.operator.context import (
     Condition,
-    JobStatus,
     ReconcileContext,
     build_context,
     build_status,
@@ -41,19 +39,14 @@ from trainyard.operator.context import (
     read_status,
 )
 from trainyard.operator.cost import CostMeters
-from trainyard.operator.diagnostics import nearby_sync_pods, needs_sync_pod
+from trainyard.operator.diagnostics import nearby_sync_pods
 from trainyard.operator.gang import read_kai_queue
 from trainyard.operator.index import IDLE_PHASES, WATCHED, WATCHED_WITHOUT_KAI, ObjectIndex
 from trainyard.operator.nodes import pool_to_count
-from trainyard.operator.observe import Cluster, is_ending
+from trainyard.operator.observe import is_ending, observe
 from trainyard.operator.plan import WARNING, Event, ReconcilePlan, apply_plan
 from trainyard.operator.progress import Ask, ProgressPoller, find_first_worker, read_progress
-from trainyard.operator.queue import (
-    build_trial_pod,
-    has_unused_kai_queues,
-    pool_name,
-    reconcile_queue,
-)
+from trainyard.operator.queue import QueueContext, build_queue_context, build_trial_pod, reconcile_queue
 from trainyard.operator.resources import has_unknown_class
 
 # The kinds of a job's objects; PodGroups only with KAI Scheduler.
@@ -89,9 +82,8 @@ STEPS: Final[tuple[Callable[[ReconcileContext], ReconcilePlan | None], ...]] = (
 )
 
 
-def plan_job(job: JsonObject, queue: JsonObject | None, *inputs: Any, **more: Any) -> ReconcilePlan:
-    """Return the plan for a TorchrunJob from the API's objects. The arguments are those of `build_context`."""
-    ctx = build_context(job, queue, *inputs, **more)
+def plan_job(ctx: ReconcileContext) -> ReconcilePlan:
+    """Return the plan for a TorchrunJob."""
     if ctx.meta.deleting:
         return ReconcilePlan()  # the garbage collector deletes the objects that the job owns
     plan = next(plan for step in STEPS if (plan := step(ctx)) is not None)
@@ -144,75 +136,69 @@ class Reconciler:
             self._pacer.pace(path, None)
             return None
         with self._report_rejection(job):
-            known = self._plan_at_rest(path, job)
+            cluster = self._cluster_reader.cluster(namespace, claims=False)
+            ctx = build_context(job, None, [], cluster, self._now())
+            ctx = ctx.with_queue(self._index.find_queue(namespace, ctx.spec.job_queue))
+            known = self._plan_at_rest(path, ctx)
             if known is not None:
                 return self._pacer.pace(path, self._apply(path, job, known))
-            queue = self._read_queue(job)
-            pool = pool_to_count(job, queue)
-            cluster = self._read_cluster(job, queue, pool)
-            plan = self._plan(path, job, queue, pool, cluster)
-            if _may_be_outdated(job, plan, cluster):
-                cluster = self._read_cluster(job, queue, pool, fresh=True)
-                plan = self._plan(path, job, queue, pool, cluster)
+            ctx = self._read_cluster(ctx.with_queue(self._read_queue(ctx)))
+            pool = pool_to_count(ctx)
+            plan = self._plan(path, ctx, pool)
+            if _may_be_outdated(ctx, plan):
+                ctx = self._read_cluster(ctx, fresh=True)
+                plan = self._plan(path, ctx, pool)
             try:
                 requeue_after = self._apply(path, job, plan)
             except ApiError as error:
                 is_pod = error.method == "POST" and error.path.endswith("/pods")
                 if not pool or error.status not in _REJECTED_STATUS or not is_pod:
                     raise
-                plan = self._plan(path, job, queue, pool, cluster, refused=error.message)
+                plan = self._plan(path, replace(ctx, refused=error.message), pool)
                 requeue_after = self._apply(path, job, plan)
             return self._pacer.pace(path, requeue_after, waits=bool(pool))
 
-    def _plan_at_rest(self, path: str, job: JsonObject) -> ReconcilePlan | None:
+    def _plan_at_rest(self, path: str, ctx: ReconcileContext) -> ReconcilePlan | None:
         """Return the plan for a job without objects, whose queue is known from the watches.
 
         The plan only reports. A watch may be late, so any other plan is made again from fresh reads, and is None here.
         A late event enqueues the job again.
         """
-        namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
-        index, status = self._index, read_status(job.get("status"))
-        gang = self._cluster_reader.cluster(namespace, claims=False).kai
-        if not index.is_synced(WATCHED if gang else WATCHED_WITHOUT_KAI):
-            return None
+        kinds = WATCHED if ctx.cluster.kai else WATCHED_WITHOUT_KAI
         if (
-            index.has_children(namespace, name)
+            not self._index.is_synced(kinds)
+            or self._index.has_children(ctx.meta.namespace, ctx.meta.name)
             or self._conflicts.get(path)
-            or status.phase not in IDLE_PHASES
+            or ctx.status.phase not in IDLE_PHASES
         ):
             return None
-        queue = index.find_queue(namespace, _queue_name(job)) if _queue_name(job) else None
-        cluster = self._read_cluster(job, queue, "")
         for fresh in (False, True):
-            queue = self._read_queue(job) if fresh else queue
-            if pool_to_count(job, queue):
+            ctx = self._read_cluster(ctx.with_queue(self._read_queue(ctx)) if fresh else ctx)
+            if pool_to_count(ctx):
                 return None
-            plan = plan_job(job, queue, [], cluster, self._now())
-            if not _only_reports(plan, status) or _may_be_outdated(job, plan, cluster):
+            plan = plan_job(ctx)
+            if not _only_reports(ctx, plan) or _may_be_outdated(ctx, plan):
                 return None
             if plan.status is None:
                 break  # a user reads no status of a queue that is older than the job
         return plan
 
-    def _plan(
-        self,
-        path: str,
-        job: JsonObject,
-        queue: JsonObject | None,
-        pool: str,
-        cluster: Cluster,
-        *,
-        refused: str = "",
-    ) -> ReconcilePlan:
+    def _plan(self, path: str, ctx: ReconcileContext, pool: str) -> ReconcilePlan:
         """Read the job's objects and its pool, and return the plan. A recount reads the pool again without caches."""
-        namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
+        namespace = ctx.meta.namespace
         for fresh in (False, True):
-            children = self._with_conflicts(path, self._read_children(namespace, name, gang=cluster.kai))
+            objects = self._with_conflicts(path, self._read_children(ctx))
+            ctx = replace(ctx, children=observe(ctx.meta, objects, ctx.status.attempt))
             seen = self._cluster_reader.pool(pool, namespace, self._now(), fresh=fresh) if pool else None
-            nearby, progress = self._nearby_sync_pods(job, children), self._read_progress(path, job, children)
-            inputs = (job, queue, children, cluster, self._now(), progress)
-            job_cost = self._meters.count(path, job, children)
-            plan = plan_job(*inputs, pool=seen, refused=refused, nearby=nearby, cost=job_cost)
+            ctx = replace(
+                ctx,
+                pool=seen,
+                nearby=self._nearby_sync_pods(ctx),
+                progress=self._read_progress(path, ctx),
+                cost=self._meters.count(path, ctx),
+                now=self._now(),
+            )
+            plan = plan_job(ctx)
             if not plan.recount:
                 break
         return plan
@@ -228,19 +214,17 @@ class Reconciler:
             cluster = self._cluster_reader.cluster(namespace, claims=False)
             kai_queues = self._objects.list(*_KAI_QUEUE, "") if cluster.kai else []
             present = {each["metadata"]["name"]: read_kai_queue(each) for each in kai_queues}
-            # An administrator may have put gangs into the queues of KAI that this queue must delete.
-            is_unused = has_unused_kai_queues(queue, kai_queues)
-            plan = reconcile_queue(
-                queue,
-                kai_queues,
-                self._dry_run(queue, cluster),
-                self._index.phases_of(namespace, name),
-                replace(cluster, kai_queues=present),
-                self._now(),
-                self._objects.list(*_POD_GROUP, "") if is_unused else (),
-                self._read_pool(queue),
+            cluster = replace(cluster, kai_queues=present)
+            ctx = build_queue_context(queue, kai_queues, cluster, self._now())
+            ctx = replace(
+                ctx,
+                refusal=self._dry_run(ctx),
+                phases=self._index.phases_of(namespace, name),
+                # An administrator may have put gangs into the queues of KAI that this queue must delete.
+                gangs=self._objects.list(*_POD_GROUP, "") if ctx.unused_kai_queues else (),
+                pool=self._read_pool(ctx),
             )
-            return self._apply(path, queue, plan)
+            return self._apply(path, queue, reconcile_queue(ctx))
 
     def close(self) -> None:
         """Stop the threads that read the progress of jobs."""
@@ -248,31 +232,32 @@ class Reconciler:
 
     # --- read
 
-    def _read_queue(self, job: JsonObject) -> JsonObject | None:
-        namespace, name = job["metadata"]["namespace"], _queue_name(job)
-        if not name:
+    def _read_queue(self, ctx: ReconcileContext) -> JsonObject | None:
+        if not ctx.spec.job_queue:
             return None
-        return self._objects.get(
-            f"{collection(n.API_VERSION, n.QUEUE_KIND, namespace)}/{quote(name, safe='')}"
-        )
+        queues = collection(n.API_VERSION, n.QUEUE_KIND, ctx.meta.namespace)
+        return self._objects.get(f"{queues}/{quote(ctx.spec.job_queue)}")
 
-    def _read_cluster(
-        self, job: JsonObject, queue: JsonObject | None, pool: str, *, fresh: bool = False
-    ) -> Cluster:
+    def _read_cluster(self, ctx: ReconcileContext, *, fresh: bool = False) -> ReconcileContext:
         # The claims of the namespace matter only for an existing claim.
-        claims = "existingClaim" in json.dumps([job.get("spec"), queue and queue.get("spec")])
-        cluster = self._cluster_reader.cluster(job["metadata"]["namespace"], claims=claims, fresh=fresh)
-        return replace(cluster, placeholders=self._cluster_reader.has_priority_class()) if pool else cluster
+        volumes = ctx.settings.queue.volumes.values() if ctx.settings is not None else ()
+        claims = any(each.existing_claim for each in volumes)
+        cluster = self._cluster_reader.cluster(ctx.meta.namespace, claims=claims, fresh=fresh)
+        if pool_to_count(ctx):
+            cluster = replace(cluster, placeholders=self._cluster_reader.has_priority_class())
+        return replace(ctx, cluster=cluster)
 
-    def _read_children(self, namespace: str, name: str, *, gang: bool) -> list[JsonObject]:
+    def _read_children(self, ctx: ReconcileContext) -> list[JsonObject]:
         def read(version: str, kind: str) -> list[JsonObject]:
-            return self._objects.list(version, kind, namespace, f"{n.LABEL_JOB}={name}")
+            return self._objects.list(version, kind, ctx.meta.namespace, f"{n.LABEL_JOB}={ctx.meta.name}")
 
         jobs, pods = read(*_BATCH_JOB), read(*_POD)
         if any(map(is_ending, pods)):
             # A succeeded Job deletes its other pods. With Jobs from before the success, these pods would look lost.
             jobs = read(*_BATCH_JOB)
-        others = [each for kind in (*_OTHERS, *((_POD_GROUP,) if gang else ())) for each in read(*kind)]
+        others = [
+            each for kind in (*_OTHERS, *((_POD_GROUP,) if ctx.cluster.kai else ())) for each in read(*kind)
+        ]
         return [*jobs, *pods, *others]
 
     def _with_conflicts(self, path: str, objects: list[JsonObject]) -> list[JsonObject]:
@@ -286,34 +271,31 @@ class Reconciler:
                 objects.append(found)
         return objects
 
-    def _nearby_sync_pods(self, job: JsonObject, children: list[JsonObject]) -> tuple[str, ...]:
+    def _nearby_sync_pods(self, ctx: ReconcileContext) -> tuple[str, ...]:
         """Return the addresses from which a new sync pod may get the workspace."""
-        namespace, name = job["metadata"]["namespace"], n.sync_pod(job["metadata"]["name"])
-        exists = any((each["kind"], each["metadata"]["name"]) == ("Pod", name) for each in children)
-        if exists or not needs_sync_pod(job):
+        pod = ("Pod", n.sync_pod(ctx.meta.name))
+        if pod in ctx.children.objects or pod in ctx.children.others or ctx.status.final:
             return ()
-        if self._index.is_synced((n.JOB_KIND,)):
-            digest = str(job["spec"]["workspace"]["digest"])
-            return nearby_sync_pods(job, self._index.jobs_with_workspace(namespace, digest))
-        return nearby_sync_pods(job, self._objects.list(n.API_VERSION, n.JOB_KIND, namespace))
+        jobs = self._index.jobs_with_workspace(ctx.meta.namespace, ctx.workspace_digest)
+        return nearby_sync_pods(ctx, jobs)
 
-    def _read_progress(self, path: str, job: JsonObject, children: list[JsonObject]) -> JsonObject | None:
+    def _read_progress(self, path: str, ctx: ReconcileContext) -> JsonObject | None:
         """Return the progress from the first worker. An error does not stop the reconcile."""
         try:
-            worker = find_first_worker(job, children)
+            worker = find_first_worker(ctx)
             return None if worker is None else self._progress_poller.poll(path, worker)
         except Exception as error:
             log.warning("%s: its progress can't be read: %r", path, error)
             return None
 
-    def _read_pool(self, queue: JsonObject) -> Observation | None:
+    def _read_pool(self, ctx: QueueContext) -> Observation | None:
         """Read the queue's Karpenter pool; None for a queue without one."""
-        pool = pool_name(queue)
-        return self._cluster_reader.pool(pool, queue["metadata"]["namespace"], self._now()) if pool else None
+        pool = ctx.spec.scheduling.pool if ctx.spec is not None else ""
+        return self._cluster_reader.pool(pool, ctx.meta.namespace, self._now()) if pool else None
 
-    def _dry_run(self, queue: JsonObject, cluster: Cluster) -> str | None:
+    def _dry_run(self, ctx: QueueContext) -> str | None:
         """Return why the API server rejects a pod of the queue, "" if it does not; None for an invalid queue."""
-        pod = build_trial_pod(queue, cluster)
+        pod = build_trial_pod(ctx)
         if pod is None:
             return None
         try:
@@ -347,29 +329,23 @@ class Reconciler:
             raise
 
 
-def _queue_name(job: JsonObject) -> str:
-    spec = job.get("spec")
-    name = spec.get("jobQueue") if isinstance(spec, dict) else None
-    return name if isinstance(name, str) else ""
-
-
-def _only_reports(plan: ReconcilePlan, status: JobStatus) -> bool:
+def _only_reports(ctx: ReconcileContext, plan: ReconcilePlan) -> bool:
     """Return whether a plan only writes why a job without workers waits."""
     if plan.deletions or plan.creations or plan.patches or plan.recount or plan.finalizers is not None:
         return False
     if plan.status is None:
         return True
-    same = (plan.status.get("attempt"), plan.status.get("restarts")) == (status.attempt, status.restarts)
+    before = ctx.status.attempt, ctx.status.restarts
+    same = (plan.status.get("attempt"), plan.status.get("restarts")) == before
     return same and plan.status.get("phase") in (n.PHASE_PENDING, n.PHASE_SUSPENDED)
 
 
-def _may_be_outdated(job: JsonObject, plan: ReconcilePlan, cluster: Cluster) -> bool:
+def _may_be_outdated(ctx: ReconcileContext, plan: ReconcilePlan) -> bool:
     """Return whether the plan depends on a class or queue that may be newer than the cluster that was read."""
-    if any(has_unknown_class(each, cluster) for each in plan.creations):
+    if any(has_unknown_class(each, ctx.cluster) for each in plan.creations):
         return True
-    status = plan.status or job.get("status") or {}
-    finished = plan.status is None and status.get("phase") in n.FINAL_PHASES
-    return not finished and status.get("reason") in _CLUSTER_REASONS
+    finished = plan.status is None and ctx.status.final
+    return not finished and (plan.status or ctx.status.raw).get("reason") in _CLUSTER_REASONS
 
 
 def reject_request(item: JsonObject, message: str, now: float) -> ReconcilePlan:

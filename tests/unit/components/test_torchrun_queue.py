@@ -14,7 +14,7 @@ from tests.unit.components.queues import queue
 from tests.unit.components.torchrun_crd import problems
 from trainyard.operator.api.queue import parse_queue
 from trainyard.operator.observe import Cluster
-from trainyard.operator.queue import build_trial_pod
+from trainyard.operator.queue import build_queue_context, build_trial_pod
 
 pytestmark = pytest.mark.unit
 
@@ -41,10 +41,8 @@ def made(**changes: Any) -> dict[str, Any]:
 
 def worker(**changes: Any) -> dict[str, Any]:
     """The container of a worker as the controller makes it, on one machine with all that the queue has of it."""
-    trial = build_trial_pod(
-        {"metadata": {"name": "q", "namespace": "training", "uid": "u"}, "spec": made(**changes)},
-        Cluster(tools_image=IMAGE),
-    )
+    queue = {"metadata": {"name": "q", "namespace": "training", "uid": "u"}, "spec": made(**changes)}
+    trial = build_trial_pod(build_queue_context(queue, [], Cluster(tools_image=IMAGE), 0.0))
     assert trial is not None
     (container,) = trial["spec"]["containers"]
     return {

@@ -9,6 +9,7 @@ from tests.unit.operator.api import Api
 from tests.unit.operator.made import CLUSTER, job, queue
 from tests.unit.operator.pool import POOL, PoolApi
 from trainyard.operator import names as n
+from trainyard.operator.context import build_context
 from trainyard.operator.nodes import pool_to_count
 from trainyard.operator.observe import Cluster
 from trainyard.operator.plan import ReconcilePlan
@@ -44,11 +45,11 @@ class Life:
             if item is None:
                 return count
             children = [each for each in self.api.list() if each["kind"] not in (n.JOB_KIND, n.QUEUE_KIND)]
+            ctx = build_context(item, queue, children, self.cluster, self.api.now)
             for fresh in (False, True):
-                pool = None
-                if isinstance(self.api, PoolApi) and pool_to_count(item, queue):
-                    pool = self.api.observation(fresh=fresh)
-                plan = plan_job(item, queue, children, self.cluster, self.api.now, pool=pool)
+                if isinstance(self.api, PoolApi) and pool_to_count(ctx):
+                    ctx = replace(ctx, pool=self.api.observation(fresh=fresh))
+                plan = plan_job(ctx)
                 if not plan.recount:
                     break
             self.requeue_after = plan.requeue_after
@@ -90,7 +91,7 @@ class Life:
     def plan(self, children: list[dict[str, Any]], *more: Any) -> ReconcilePlan:
         """Return the plan for these objects of the job, which is not applied."""
         queue = self.api.get(n.QUEUE_KIND, "research")
-        return plan_job(self.job, queue, children, self.cluster, self.api.now, *more)
+        return plan_job(build_context(self.job, queue, children, self.cluster, self.api.now, *more))
 
     def begin(self) -> Self:
         self.reconcile()

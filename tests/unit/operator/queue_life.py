@@ -9,7 +9,7 @@ from tests.unit.operator.api import Api
 from tests.unit.operator.made import CLUSTER, queue
 from trainyard.operator import names as n
 from trainyard.operator.observe import KaiQueue
-from trainyard.operator.queue import reconcile_queue
+from trainyard.operator.queue import build_queue_context, reconcile_queue
 
 TREE = {each: KaiQueue() for each in (n.KAI_PARENT_QUEUE, "org")}
 KAI = replace(CLUSTER, kai=True, kai_queues=TREE)
@@ -33,9 +33,9 @@ class Life:
             item = self.api.get(n.QUEUE_KIND, "research")
             if item is None:
                 return
-            decision = reconcile_queue(
-                item, self.api.list("Queue"), self.tried, self.phases, self.cluster, self.api.now, self.others
-            )
+            ctx = build_queue_context(item, self.api.list("Queue"), self.cluster, self.api.now)
+            ctx = replace(ctx, refusal=self.tried, phases=self.phases, gangs=self.others)
+            decision = reconcile_queue(ctx)
             self.requeue_after = decision.requeue_after
             self.api.apply(item, decision)
             self.api.settle()

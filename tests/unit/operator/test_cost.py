@@ -160,9 +160,16 @@ def job(uid: str, hours: float) -> dict[str, Any]:
     return {"metadata": {"uid": uid}, "status": {"phase": n.PHASE_RUNNING, "cost": cost}}
 
 
-def worker(owner: str) -> dict[str, Any]:
-    metadata = {"labels": {n.LABEL_ATTEMPT: "0"}, "ownerReferences": [{"uid": owner}]}
-    return {"kind": "Pod", "metadata": metadata, "spec": {"nodeName": "a"}, "status": {}}
+def count(meters: CostMeters, item: dict[str, Any], *owners: str) -> JobCost | None:
+    """Count this job. Each of these jobs has a worker on node a."""
+    objects: list[dict[str, Any]] = []
+    for uid in owners:
+        meta = {"name": uid, "uid": f"{uid}-0", "ownerReferences": [{"uid": uid}]}
+        objects.append({"kind": "Job", "metadata": meta, "spec": {}})
+        meta = {"name": uid, "uid": f"{uid}-0-0", "ownerReferences": [{"uid": f"{uid}-0"}]}
+        meta["labels"] = {n.LABEL_ATTEMPT: "0"}
+        objects.append({"kind": "Pod", "metadata": meta, "spec": {"nodeName": "a"}, "status": {}})
+    return meters.count("vit", build_context(item, None, objects, made.CLUSTER, NOW))
 
 
 @pytest.mark.parametrize(
@@ -177,25 +184,25 @@ def worker(owner: str) -> dict[str, Any]:
 def test_status_of_the_job_is_the_store(later: dict[str, Any], seconds: int, hours: float | None) -> None:
     clock, uid = 0.0, later["metadata"]["uid"]
     meters = CostMeters(PRICES.get, lambda: {"a": SPOT}, lambda: clock)
-    meters.count("vit", job("a", 0), [worker("a")])
+    count(meters, job("a", 0), "a")
     clock += seconds
-    found = meters.count("vit", later, [worker(uid), worker("other")])
+    found = count(meters, later, uid, "other")
     assert found is not None
     assert found.status.get("nodeHours") == hours
     recorded = {**later, "status": {"phase": n.PHASE_SUSPENDED, "cost": found.status}}
-    meters.count("vit", recorded, [worker("other")])
-    assert meters.count("vit", recorded, [worker("other")]) is None, "nothing is left to report"
+    count(meters, recorded, "other")
+    assert count(meters, recorded, "other") is None, "nothing is left to report"
 
 
 def test_controller_that_leads_again_continues_from_the_status() -> None:
     """Another controller has stored less meanwhile, as it had not counted the last seconds of this one."""
     clock = 0.0
     meters = CostMeters(PRICES.get, lambda: {"a": SPOT}, lambda: clock)
-    meters.count("vit", job("a", 1), [worker("a")])
+    count(meters, job("a", 1), "a")
     clock += 36
-    meters.count("vit", job("a", 1), [worker("a")])
+    count(meters, job("a", 1), "a")
     clock += 36
-    found = meters.count("vit", job("a", 1.001), [worker("a")])
+    found = count(meters, job("a", 1.001), "a")
     assert found is not None
     assert found.status["nodeHours"] == 1.001
 
@@ -203,10 +210,10 @@ def test_controller_that_leads_again_continues_from_the_status() -> None:
 def test_price_is_read_when_the_node_has_its_labels() -> None:
     clock, nodes = 0.0, {"a": Offering("", "", "on-demand")}
     meters = CostMeters(PRICES.get, lambda: nodes, lambda: clock)
-    meters.count("vit", job("a", 0), [worker("a")])
+    count(meters, job("a", 0), "a")
     nodes["a"] = SPOT
     for _ in range(2):
         clock += 36
-        found = meters.count("vit", job("a", 0), [worker("a")])
+        found = count(meters, job("a", 0), "a")
     assert found is not None
     assert found.status == {"nodeHours": 0.02, "idleNodeHours": 0.0, "unpricedNodeHours": 0.01, "usd": 0.018}

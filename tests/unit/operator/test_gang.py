@@ -21,7 +21,7 @@ from trainyard.operator.gang import (
 )
 from trainyard.operator.observe import Cluster, KaiQueue
 from trainyard.operator.plan import POLL_SECONDS
-from trainyard.operator.queue import reconcile_queue
+from trainyard.operator.queue import build_queue_context, reconcile_queue
 
 pytestmark = pytest.mark.unit
 BY_KAI = {"scheduling.scheduler": n.KAI_SCHEDULER}
@@ -146,7 +146,7 @@ def test_kai_queues_in_a_cycle_end() -> None:
 def test_queue_status_has_the_limits_for_submit() -> None:
     tree = {"team": gpus(32, "org"), "org": gpus(8, "top"), "top": KaiQueue()}
     made = queue(IN_TEAM)
-    decided = reconcile_queue(made, [], "", [], cluster(**tree), 0.0)
+    decided = reconcile_queue(build_queue_context(made, [], cluster(**tree), 0.0, refusal=""))
     assert decided.status is not None
     kept = fit_status(n.QUEUE_KIND, decided.status)
     assert kept["kai"] == {"name": "team", "limits": {"gpu": {"queue": "org", "limit": 8}}}
@@ -156,7 +156,7 @@ def test_queue_status_has_the_limits_for_submit() -> None:
     assert gang_rejection_reason(kept, attempt_spec(fitting, IN_TEAM)) == ""
     assert gang_rejection_reason(kept, attempt_spec({"numGPUs": 16})) == "", "KAI does not schedule it"
     assert gang_rejection_reason(kept, attempt_spec({"numGPUs": 16}, {**IN_TEAM, "kaiQueue": "other"})) == ""
-    without = reconcile_queue({**made, "status": kept}, [], "", [], CLUSTER, 0.0)
+    without = reconcile_queue(build_queue_context({**made, "status": kept}, [], CLUSTER, 0.0, refusal=""))
     assert without.status is not None
     assert "kai" not in without.status
 

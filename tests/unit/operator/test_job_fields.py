@@ -161,7 +161,7 @@ def test_sync_pod_avoids_nodes_of_pools() -> None:
 def test_workspace_without_url_uses_sync_pod() -> None:
     sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
     made = attempt_spec(sent)
-    assert made.sync
+    assert made.spec.has_sync_pod
     address = ["--sync", "http://vit-sync-0.vit.team.svc:8080"]
     tools = pod(sent)["spec"]["initContainers"]
     assert tools[0]["command"] == [
@@ -209,7 +209,7 @@ def test_workspace_without_url_uses_sync_pod() -> None:
         "priorityClassName"
         not in build_sync_pod(attempt_spec(sent, {**asked, "scheduling.pool": "p5"}))["spec"]
     )
-    assert not attempt_spec({"workspace": {**sent["workspace"], "url": "s3://bbb/k"}}).sync
+    assert not attempt_spec({"workspace": {**sent["workspace"], "url": "s3://bbb/k"}}).spec.has_sync_pod
     assert "initContainers" not in pod()["spec"]
     # It is the annotation by which a new digest, and a new size, are noticed.
     (job,) = build_jobs(made)

@@ -12,6 +12,7 @@ from tests.unit.operator.life import Life
 from tests.unit.operator.made import CLUSTER, DIGEST, job, queue
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import parse_time
+from trainyard.operator.context import build_context
 from trainyard.operator.plan import POLL_SECONDS, SCHEDULER_SECONDS, ReconcilePlan
 from trainyard.operator.reconciler import plan_job, reject_request
 
@@ -73,7 +74,7 @@ def test_job_before_its_status_names_it_has_no_pods() -> None:
 def test_plan_of_a_deleting_job_is_empty() -> None:
     item = job()
     item["metadata"] |= {"namespace": "team", "uid": "u", "deletionTimestamp": "2027-01-01T00:00:00Z"}
-    assert plan_job(item, queue(), [], CLUSTER, 0.0) == ReconcilePlan()
+    assert plan_job(build_context(item, queue(), [], CLUSTER, 0.0)) == ReconcilePlan()
 
 
 def test_suspend_while_running_deletes_workers() -> None:

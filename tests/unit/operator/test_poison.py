@@ -15,9 +15,10 @@ from tests.unit.operator.made import CLUSTER
 from tests.unit.operator.pool import POOL, PoolApi
 from tests.unit.operator.test_parse import FULL_JOB, FULL_QUEUE, INVALID, paths, with_value
 from trainyard.operator import names as n
+from trainyard.operator.context import build_context
 from trainyard.operator.nodes import pool_to_count
 from trainyard.operator.observe import KaiQueue
-from trainyard.operator.queue import build_trial_pod
+from trainyard.operator.queue import build_queue_context, build_trial_pod
 from trainyard.operator.queue import reconcile_queue as decide_queue
 from trainyard.operator.reconciler import plan_job
 
@@ -63,7 +64,7 @@ def life() -> Life:
 def test_plan_with_wrong_values_in_a_job_returns(life: Life) -> None:
     children = life.api.list("Service", "Job", "Pod", "PersistentVolumeClaim")
     for _, job in poisons(life.job):
-        plan_job(job, life.queue, children, KAI, life.api.now)
+        plan_job(build_context(job, life.queue, children, KAI, life.api.now))
 
 
 @pytest.mark.long
@@ -81,8 +82,9 @@ def test_plan_with_wrong_values_while_waiting_for_nodes() -> None:
             if thing is life.queue and path[-1] != "spec" and path[1] not in READ_FOR_A_POOL:
                 continue
             job, queue = (poison, other) if thing is item else (other, poison)
-            pool_to_count(job, queue)
-            plan = plan_job(job, queue, children, KAI, api.now, pool=pool)
+            ctx = build_context(job, queue, children, KAI, api.now, pool=pool)
+            pool_to_count(ctx)
+            plan = plan_job(ctx)
             jobs = [each for each in plan.creations if each["kind"] == "Job"]
             assert not jobs or "pool" in path or path[0] == "spec"
 
@@ -93,7 +95,7 @@ def test_plan_with_wrong_values_in_a_spec_keeps_the_phase(phase: str) -> None:
     item["status"] = {"phase": phase, "completionTime": "1970-01-01T00:00:00Z"}
     for path in paths(item["spec"], ("spec",)):
         for value in TYPES:
-            plan = plan_job(with_value(item, path, value), FULL_QUEUE, [], KAI, 5.0)
+            plan = plan_job(build_context(with_value(item, path, value), FULL_QUEUE, [], KAI, 5.0))
             assert plan.status is None or plan.status["phase"] in n.PHASES
             assert phase != n.PHASE_FAILED or not plan.creations
             assert phase != n.PHASE_FAILED or (plan.status or item["status"])["phase"] == phase
@@ -102,13 +104,13 @@ def test_plan_with_wrong_values_in_a_spec_keeps_the_phase(phase: str) -> None:
 @pytest.mark.long
 def test_plan_with_wrong_values_in_a_queue_returns() -> None:
     item = stored(FULL_QUEUE)
-    ready = decide_queue(item, [], "", [], KAI, 5.0)
+    ready = decide_queue(build_queue_context(item, [], KAI, 5.0, refusal=""))
     assert ready.status is not None
     item["status"] = ready.status
     for _, poison in poisons(item):
-        build_trial_pod(poison, CLUSTER)
-        decide_queue(poison, [], "", [], KAI, 5.0)
-        plan_job(stored(FULL_JOB), poison, [], KAI, 5.0)
+        build_trial_pod(build_queue_context(poison, [], CLUSTER, 0.0))
+        decide_queue(build_queue_context(poison, [], KAI, 5.0, refusal=""))
+        plan_job(build_context(stored(FULL_JOB), poison, [], KAI, 5.0))
 
 
 def value_at(item: Any, path: tuple[Any, ...]) -> Any:
@@ -140,10 +142,10 @@ def test_plan_with_any_values_in_a_pod_keeps_the_deadline(life: Life, phase: str
             continue
         for value in OF_TYPE.get(type(value_at(full, path)), []):
             pods = [*others, with_value(full, path, value)]
-            late = plan_job(item, life.queue, pods, KAI, life.api.now + 100)
+            late = plan_job(build_context(item, life.queue, pods, KAI, life.api.now + 100))
             assert late.status is not None
             assert late.status["phase"] == n.PHASE_FAILED, path
-            stopped = plan_job(suspended, life.queue, pods, KAI, life.api.now)
+            stopped = plan_job(build_context(suspended, life.queue, pods, KAI, life.api.now))
             assert stopped.status is not None
             assert stopped.status["phase"] == n.PHASE_SUSPENDED, path
 

@@ -17,7 +17,7 @@ from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.api.status import fit_status
 from trainyard.operator.nodes import pool_rejection_reason, pool_status, reservation_warning
-from trainyard.operator.queue import reconcile_queue
+from trainyard.operator.queue import build_queue_context, reconcile_queue
 
 pytestmark = pytest.mark.unit
 
@@ -173,7 +173,9 @@ def test_queue_reports_its_pool(exists: bool, ready: str) -> None:
     api, made = PoolApi(), queue(POOLED)
     made["metadata"]["namespace"] = "team"
     api.exists, api.annotations = exists, NODE
-    decision = reconcile_queue(made, [], "", [], CLUSTER, 0.0, pool=api.observation())
+    decision = reconcile_queue(
+        build_queue_context(made, [], CLUSTER, 0.0, refusal="", pool=api.observation())
+    )
     assert decision.status is not None
     conditions = {each["type"]: each["status"] for each in decision.status["conditions"]}
     assert (conditions[n.POOL_READY], conditions[n.READY]) == (ready, ready)

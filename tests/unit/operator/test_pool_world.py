@@ -6,6 +6,7 @@ them, else at least as many as it needs. More placeholders than nodes are never 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.unit.operator.made import DIGEST, job, queue
 from tests.unit.operator.pool import POOL, PoolApi
 from tests.unit.operator.test_world import BUDGETS, KAI, World, check_kills
 from trainyard.operator import names as n
+from trainyard.operator.context import build_context
 from trainyard.operator.nodes import DEADLINE_SECONDS, pool_to_count
 from trainyard.operator.plan import ReconcilePlan
 from trainyard.operator.reconciler import plan_job
@@ -74,13 +76,14 @@ class Pooled(World):
             return None
         self.old.append(given)
         item, its_queue, children, now, lagging, fresh, held = given
-        pool = bool(pool_to_count(item, its_queue))
+        ctx = build_context(item, its_queue, children, KAI, now)
+        pool = bool(pool_to_count(ctx))
         # What is shared may be a second old.
         older = Observation(**{**vars(lagging), "fresh": False, "now": now})
-        decision = plan_job(item, its_queue, children, KAI, now, pool=older if pool else None)
+        decision = plan_job(replace(ctx, pool=older if pool else None))
         if decision.recount:
             assert decision == ReconcilePlan(recount=True)
-            decision = plan_job(item, its_queue, children, KAI, now, pool=fresh)
+            decision = plan_job(replace(ctx, pool=fresh))
         assert not decision.recount
         began = len(self.api.log)
         try:

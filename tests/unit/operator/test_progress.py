@@ -14,9 +14,11 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
 
 from tests.unit.launcher.api_server import until
+from tests.unit.operator.made import CLUSTER
 from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator import progress
+from trainyard.operator.context import ReconcileContext, build_context
 from trainyard.operator.plan import PROGRESS_SECONDS
 from trainyard.operator.progress import (
     UNREADABLE,
@@ -39,15 +41,33 @@ def pod(
         "kind": "Pod",
         "metadata": {
             "name": f"{name}-{index}-abcde",
-            "ownerReferences": [{"kind": "Job", "name": name, "uid": "1"}],
+            "uid": f"{name}-{index}",
+            "labels": {n.LABEL_ATTEMPT: name.rpartition("-")[2]},
+            "ownerReferences": [{"kind": "Job", "name": name, "uid": name}],
             "annotations": {"batch.kubernetes.io/job-completion-index": index, **said},
         },
+        "spec": {},
         "status": {"phase": "Running", "podIP": "127.0.0.1"},
     }
 
 
-def job(phase: str = n.PHASE_RUNNING, attempt: int = 1) -> dict[str, Any]:
-    return {"metadata": {"name": "vit"}, "status": {"phase": phase, "attempt": attempt}}
+def context(*pods: dict[str, Any], phase: str = n.PHASE_RUNNING, attempt: int = 1) -> ReconcileContext:
+    """Return the context of a job that has these pods and the Jobs of two attempts."""
+    item = {"metadata": {"name": "vit", "uid": "u"}, "status": {"phase": phase, "attempt": attempt}}
+    jobs = [
+        {
+            "kind": "Job",
+            "metadata": {
+                "name": name,
+                "uid": name,
+                "labels": {n.LABEL_ATTEMPT: name[-1]},
+                "ownerReferences": [{"uid": "u"}],
+            },
+            "spec": {},
+        }
+        for name in ("vit-0", "vit-1")
+    ]
+    return build_context(item, None, [*jobs, *pods], CLUSTER, 0.0)
 
 
 def text(**values: float) -> str:
@@ -97,12 +117,12 @@ def test_negative_loss_is_reported_with_six_digits() -> None:
 def test_first_worker_is_the_running_one_of_the_attempt() -> None:
     first = pod()
     others = [pod(name="vit-0"), pod(index="1"), {"kind": "Service", "metadata": {"name": "vit"}}]
-    assert find_first_worker(job(), [*others, first]) is first
-    assert find_first_worker(job(), others) is None
-    assert find_first_worker(job(n.PHASE_RESTARTING), [first]) is None
-    assert find_first_worker(job(attempt=2), [first]) is None
-    assert find_first_worker(job(), [{**first, "status": {"phase": "Succeeded"}}]) is None
-    assert find_first_worker(job(), [pod(**{n.ANNOTATION_SCRAPE: "false"})]) is None
+    assert find_first_worker(context(*others, first)) is first
+    assert find_first_worker(context(*others)) is None
+    assert find_first_worker(context(first, phase=n.PHASE_RESTARTING)) is None
+    assert find_first_worker(context(first, attempt=2)) is None
+    assert find_first_worker(context({**first, "status": {"phase": "Succeeded"}})) is None
+    assert find_first_worker(context(pod(**{n.ANNOTATION_SCRAPE: "false"}))) is None
 
 
 @contextmanager

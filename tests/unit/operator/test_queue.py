@@ -15,7 +15,7 @@ from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.observe import KaiQueue
 from trainyard.operator.plan import POLL_SECONDS
-from trainyard.operator.queue import build_trial_pod, reconcile_queue
+from trainyard.operator.queue import build_queue_context, build_trial_pod, reconcile_queue
 
 pytestmark = pytest.mark.unit
 
@@ -42,16 +42,19 @@ def test_kai_queue_without_a_watch_is_polled() -> None:
     """KAI's kinds may have just come, and the watch of them may not stand yet."""
     item = queue(NAMED)
     item["metadata"] |= {"namespace": "team", "uid": "u1", "generation": 1, "finalizers": [n.QUEUE_FINALIZER]}
-    made = reconcile_queue(item, [], "", [], KAI, 0.0)
+    made = reconcile_queue(build_queue_context(item, [], KAI, 0.0, refusal=""))
     assert ([each["kind"] for each in made.creations], made.requeue_after) == (["Queue"], POLL_SECONDS)
     theirs = {
         **made.creations[0],
         "metadata": {**made.creations[0]["metadata"], "uid": "u2", "deletionTimestamp": "x"},
     }
-    assert reconcile_queue(item, [theirs], "", [], KAI, 0.0).requeue_after == POLL_SECONDS
+    assert (
+        reconcile_queue(build_queue_context(item, [theirs], KAI, 0.0, refusal="")).requeue_after
+        == POLL_SECONDS
+    )
     item["metadata"]["deletionTimestamp"] = "x"
     theirs["metadata"].pop("deletionTimestamp")
-    gone = reconcile_queue(item, [theirs], "", [], KAI, 0.0)
+    gone = reconcile_queue(build_queue_context(item, [theirs], KAI, 0.0, refusal=""))
     assert (len(gone.deletions), gone.requeue_after) == (1, POLL_SECONDS)
 
 
@@ -249,7 +252,9 @@ def test_queue_status_counts_jobs_and_is_written_once() -> None:
     item = life.api.get(n.QUEUE_KIND, "research")
     assert item is not None
     assert item["status"]["jobs"] == {"active": 2, "pending": 3}
-    decision = reconcile_queue(item, [], "", life.phases, KAI, life.api.now + 60)
+    decision = reconcile_queue(
+        build_queue_context(item, [], KAI, life.api.now + 60, refusal="", phases=life.phases)
+    )
     assert decision == type(decision)()
     assert life.api.events == ["Ready"]
 
@@ -279,13 +284,13 @@ def test_trial_pod_is_a_worker_of_the_queue() -> None:
         {"podTemplate.spec": {"hostIPC": True}, "storage.datasets": {"enabled": True, "size": "1Gi"}}
     )
     item["metadata"]["namespace"] = "team"
-    pod = build_trial_pod(item, CLUSTER)
+    pod = build_trial_pod(build_queue_context(item, [], CLUSTER, 0.0))
     assert pod is not None
     assert (pod["kind"], pod["metadata"]["namespace"], pod["spec"]["hostIPC"]) == ("Pod", "team", True)
     assert pod["spec"]["containers"][0]["image"] == "example.com/pytorch:2.9"
     # A pod outside of a Job has no index.
     assert "job-completion-index" not in str(pod)
-    assert build_trial_pod(queue({"image": None}), CLUSTER) is None
+    assert build_trial_pod(build_queue_context(queue({"image": None}), [], CLUSTER, 0.0)) is None
 
 
 def test_trial_pod_is_that_of_a_job_with_a_workspace() -> None:
@@ -293,9 +298,8 @@ def test_trial_pod_is_that_of_a_job_with_a_workspace() -> None:
         "initContainers": [{"name": "prepare", "image": "busybox"}],
         "volumes": [{"name": "mine", "emptyDir": {}}],
     }
-    pod = build_trial_pod(
-        queue({"podTemplate.spec": own, "podTemplate.metadata": {"labels": {"mine": "too"}}}), CLUSTER
-    )
+    item = queue({"podTemplate.spec": own, "podTemplate.metadata": {"labels": {"mine": "too"}}})
+    pod = build_trial_pod(build_queue_context(item, [], CLUSTER, 0.0))
     assert pod is not None
     # The template's own come first: in spec.initContainers[0] the API server's answer means what its author means.
     inits, volumes = pod["spec"]["initContainers"], pod["spec"]["volumes"]

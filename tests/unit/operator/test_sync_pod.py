@@ -9,8 +9,9 @@ import pytest
 from launcher.observe import PATIENCE_SECONDS
 from tests.unit.operator.api import Crash, sync_pod_status
 from tests.unit.operator.life import Life, Pooled
-from tests.unit.operator.made import DIGEST, job
+from tests.unit.operator.made import CLUSTER, DIGEST, job
 from trainyard.operator import names as n
+from trainyard.operator.context import build_context
 from trainyard.operator.diagnostics import nearby_sync_pods
 
 pytestmark = pytest.mark.unit
@@ -173,6 +174,9 @@ def test_other_jobs_with_the_same_workspace_are_named() -> None:
         item["metadata"] |= {"name": name, "namespace": "team"}
         return {**item, "status": {"phase": phase}}
 
+    def nearby(item: dict[str, Any], jobs: list[dict[str, Any]]) -> tuple[str, ...]:
+        return nearby_sync_pods(build_context(item, None, [], CLUSTER, 0.0), jobs)
+
     mine = of("vit", "Pending")
     others = [
         of("over", "Failed"),
@@ -181,11 +185,11 @@ def test_other_jobs_with_the_same_workspace_are_named() -> None:
         of("a", "Pending"),
         of("b", "Running"),
     ]
-    assert nearby_sync_pods(mine, [mine, *others]) == (
+    assert nearby(mine, [mine, *others]) == (
         "http://b-sync-0.b.team.svc:8080",
         "http://a-sync-0.a.team.svc:8080",
     )
-    assert nearby_sync_pods(others[2], [mine, *others]) == ()
+    assert nearby(others[2], [mine, *others]) == ()
 
 
 def test_workers_that_wait_for_a_lost_sync_pod_say_so() -> None:

@@ -19,6 +19,7 @@ from tests.unit.operator.api import Api, Crash, copied
 from tests.unit.operator.made import CLUSTER, DIGEST, job, queue
 from trainyard.operator import names as n
 from trainyard.operator.attempt import BACKOFF_MAX_SECONDS
+from trainyard.operator.context import build_context
 from trainyard.operator.plan import ReconcilePlan
 from trainyard.operator.reconciler import plan_job
 
@@ -80,8 +81,8 @@ class World:
             return None
         self.old.append(seen)
         item, its_queue, children, now = seen
-        plan = plan_job(item, its_queue, children, KAI, now)
-        assert plan == plan_job(item, its_queue, children, KAI, now)
+        plan = plan_job(build_context(item, its_queue, children, KAI, now))
+        assert plan == plan_job(build_context(item, its_queue, children, KAI, now))
         with suppress(Crash):
             self.api.apply(item, plan)
         self.check(old=old is not None)

@@ -278,6 +278,11 @@ class JobSpec(ApiObject):
         return self.distributed.backend or (NCCL if self.num_gpus else GLOO)
 
     @property
+    def has_sync_pod(self) -> bool:
+        """Whether a sync pod keeps the workspace, because it is in no bucket."""
+        return self.workspace is not None and not self.workspace.url
+
+    @property
     def literal_variables(self) -> dict[str, str]:
         """The environment variables with literal values."""
         return {str(each["name"]): str(each["value"]) for each in self.env if each.get("value") is not None}

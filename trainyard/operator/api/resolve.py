@@ -59,6 +59,17 @@ def resolve(queue: Any, job: JobSpec) -> tuple[Settings | None, tuple[str, ...]]
             f"spec.overrides.nodeResources.gpus is 0, and nodes of pool {pool} have GPUs, which would be paid for "
             "and idle; use a queue on a pool without GPUs",
         )
+    return combine(spec, job, own_gpus), ()
+
+
+def combine(spec: QueueSpec, job: JobSpec, queue_gpus: int) -> Settings:
+    """Return the settings of a job.
+
+    Args:
+        spec: The spec of the queue with the job's overrides.
+        job: The spec of the job.
+        queue_gpus: The GPUs of a worker in the queue itself.
+    """
     defaults, meeting = spec.job_defaults, job.distributed
     policy = job.restart_policy or defaults.restart_policy
     restarts = defaults.max_restarts if job.max_restarts is None else job.max_restarts
@@ -72,8 +83,8 @@ def resolve(queue: Any, job: JobSpec) -> tuple[Settings | None, tuple[str, ...]]
         port=meeting.port or spec.networking.port,
         rendezvous=C10D if substituted else meeting.rdzv_backend,
         substituted=meeting.rdzv_backend if substituted else "",
-        node_gpus=max(spec.node_resources.gpus, own_gpus),
-    ), ()
+        node_gpus=max(spec.node_resources.gpus, queue_gpus),
+    )
 
 
 def merge(queue: Any, overrides: Any) -> Any:
