@@ -9,7 +9,6 @@ import argparse
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -21,13 +20,12 @@ from launcher import backends, manifests
 from launcher.manifests import JsonObject, Owner
 from launcher.progress import initial_progress
 from launcher.request import Request, RequestError, parse_request
+from launcher.server import wildcard_address
 from trainyard.k8s import names
 
 log = logging.getLogger(__name__)
 
-# In a pod, network policies restrict the clients; outside of a pod, only this host may connect.
-# In an IPv6 cluster, pods have IPv6 addresses only.
-_ALL_ADDRESSES = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104
+# Outside of a pod, only this host may connect.
 _LOOPBACK = "127.0.0.1"
 
 
@@ -60,7 +58,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         print(dry_run(request, job), end="")
         return names.EXIT_SUCCEEDED
     pod = environment.get(names.ENV_POD_UID)
-    address = options.metrics_address or (_ALL_ADDRESSES if pod else _LOOPBACK)
+    address = options.metrics_address or (wildcard_address(environment) if pod else _LOOPBACK)
     return run(request, job, pod or str(uuid.uuid4()), address)
 
 

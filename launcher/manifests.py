@@ -314,22 +314,32 @@ def event(request: Request, owner: Owner, *, now: float, kind: str, reason: str,
     """
     if len(message) > 1000:
         message = f"{message[:895]} ... {message[-100:]}"
+    metadata = {"name": owner.name, "namespace": request.namespace, "uid": owner.uid}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata}
+    return build_event(job, names.MANAGED_BY, now=now, kind=kind, reason=reason, message=message)
+
+
+def build_event(
+    item: JsonObject, component: str, *, now: float, kind: str, reason: str, message: str
+) -> JsonObject:
+    """Return a v1 Event on this object."""
+    meta = item["metadata"]
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{owner.name}.{int(now * 1e6):x}", "namespace": request.namespace},
+        "metadata": {"name": f"{meta['name']}.{int(now * 1e6):x}", "namespace": meta["namespace"]},
         "involvedObject": {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "name": owner.name,
-            "namespace": request.namespace,
-            "uid": owner.uid,
+            "apiVersion": item["apiVersion"],
+            "kind": item["kind"],
+            "name": meta["name"],
+            "namespace": meta["namespace"],
+            "uid": meta["uid"],
         },
         "type": kind,
         "reason": reason,
         "message": message,
-        "source": {"component": names.MANAGED_BY},
-        "reportingComponent": names.MANAGED_BY,
+        "source": {"component": component},
+        "reportingComponent": component,
         "firstTimestamp": stamp(now),
         "lastTimestamp": stamp(now),
         "count": 1,

@@ -7,18 +7,11 @@ counted.
 from __future__ import annotations
 
 import logging
-import sys
 from math import floor
 from typing import TypeVar
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    disable_created_metrics,
-    start_http_server,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
 
 from launcher.actions import Memory, Step
 from launcher.capacity import target
@@ -26,6 +19,7 @@ from launcher.observe import Observation
 from launcher.progress import Progress, Usage
 from launcher.refusals import refusals
 from launcher.request import Request
+from launcher.server import serve_metrics
 from trainyard.k8s import names
 
 log = logging.getLogger(__name__)
@@ -134,7 +128,7 @@ class Metrics:
     def serve(self, host: str, port: int) -> WSGIServer | None:
         """Answer scrapes in a daemon thread. If the address can't be used, log a warning and return None."""
         try:
-            server = start_http_server(port, host, self.registry)[0]
+            return serve_metrics(self.registry, host, port)
         except OSError as error:
             log.warning(
                 "no metrics: %s port %d can't be used: %s. Use an address of this pod and a free"
@@ -144,14 +138,6 @@ class Metrics:
                 error,
             )
             return None
-        server.handle_error = _log_failed_scrape  # type: ignore[method-assign]
-        return server
-
-
-def _log_failed_scrape(request: object, client_address: object) -> None:
-    """Log the error in one line. By default, a client that closes its connection early causes a traceback."""
-    del request
-    log.debug("a scrape from %s failed: %s", client_address, sys.exc_info()[1])
 
 
 def _attempts(progress: Progress | None) -> int:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from launcher.cost import KarpenterPrices
+from launcher.server import wildcard_address
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, ApiUnavailable, Client
 from trainyard.k8s.kubeconfig import connect_in_pod_or_outside
@@ -27,10 +28,6 @@ from trainyard.operator.index import ObjectIndex
 from trainyard.operator.metrics import Metrics, serve_liveness
 from trainyard.operator.reconciler import Reconciler
 
-# In a pod, network policies restrict the access.
-# A cluster has one IP family, that of its API server's address
-# (https://docs.aws.amazon.com/eks/latest/userguide/cni-ipv6.html).
-_ALL_ADDRESSES = {4: "0.0.0.0", 6: "::"}  # noqa: S104
 _LOOPBACK = "127.0.0.1"
 _FAILED = 1
 
@@ -62,11 +59,6 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         place = f"{address}: " if isinstance(error, OSError) else ""
         print(f"torchrun-controller: {place}{error}", file=sys.stderr)
         return _FAILED
-
-
-def wildcard_address(environment: Mapping[str, str]) -> str:
-    """Return the wildcard address of the cluster's IP family."""
-    return _ALL_ADDRESSES[6 if ":" in environment.get("KUBERNETES_SERVICE_HOST", "") else 4]
 
 
 async def _serve(

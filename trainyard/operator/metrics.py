@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,11 +12,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from launcher.server import log_failed_request, serve_metrics
 from trainyard.operator import names as n
-
-log = logging.getLogger(__name__)
 
 _PREFIX = "trainyard_torchrun_"
 _RECONCILE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -72,15 +69,7 @@ class Metrics:
 
     def serve(self, host: str, port: int) -> WSGIServer:
         """Answer scrapes in a daemon thread. Raises OSError if the address is not available."""
-        server, _ = start_http_server(port, host, self._registry)
-        server.handle_error = _log_failed_request  # type: ignore[method-assign]
-        return server
-
-
-def _log_failed_request(request: object, client_address: object) -> None:
-    """Log the error in one line. By default, a client that closes its connection early causes a traceback."""
-    del request
-    log.debug("a request from %s failed: %s", client_address, sys.exc_info()[1])
+        return serve_metrics(self._registry, host, port)
 
 
 def serve_liveness(
@@ -117,6 +106,6 @@ def serve_liveness(
         daemon_threads = True
 
     server = Server((host, port), Handler)
-    server.handle_error = _log_failed_request  # type: ignore[method-assign]
+    server.handle_error = log_failed_request  # type: ignore[method-assign]
     Thread(target=server.serve_forever, name="liveness", daemon=True).start()
     return server

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from launcher.errors import strip_control_characters
-from launcher.manifests import stamp
+from launcher.manifests import build_event
 from trainyard.k8s.client import ApiError
 from trainyard.k8s.objects import Objects, collection, path_of
 from trainyard.operator import names as n
@@ -165,8 +165,10 @@ def apply_plan(
     for job in jobs:  # otherwise the next reconcile would resume it, some 70 ms later
         objects.change(resume_patch(job))  # the next plan sees if this Job is gone
     for event in plan.events:
+        message = strip_control_characters(event.message)[:_MESSAGE_LENGTH]
+        fields = {"kind": event.type, "reason": event.reason, "message": message}
         try:
-            objects.create(_build_event(event, item, now()))
+            objects.create(build_event(item, n.CONTROLLER, now=now(), **fields))
         except ApiError as error:  # an Event is only information
             log.warning("%s: no Event recorded: %s", path_of(item), error)
     return ""
@@ -203,28 +205,3 @@ def _read_unchanged(objects: Objects, item: JsonObject) -> JsonObject | None:
 
     latest = objects.get(path_of(item))
     return latest if latest is not None and inputs(latest) == inputs(item) else None
-
-
-def _build_event(event: Event, item: JsonObject, now: float) -> JsonObject:
-    """Return a v1 Event on the item."""
-    meta = item["metadata"]
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": f"{meta['name']}.{int(now * 1e6):x}", "namespace": meta["namespace"]},
-        "involvedObject": {
-            "apiVersion": item["apiVersion"],
-            "kind": item["kind"],
-            "name": meta["name"],
-            "namespace": meta["namespace"],
-            "uid": meta["uid"],
-        },
-        "type": event.type,
-        "reason": event.reason,
-        "message": strip_control_characters(event.message)[:_MESSAGE_LENGTH],
-        "source": {"component": n.CONTROLLER},
-        "reportingComponent": n.CONTROLLER,
-        "firstTimestamp": stamp(now),
-        "lastTimestamp": stamp(now),
-        "count": 1,
-    }

@@ -247,13 +247,13 @@ def test_metrics_are_served_on_both_families(request_: Request, address: str) ->
 def test_metrics_client_that_resets_is_no_traceback(
     request_: Request, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    caplog.set_level(logging.DEBUG, "launcher.metrics")
+    caplog.set_level(logging.DEBUG, "launcher.server")
     server = Metrics(request_).serve(HOST, 0)
     assert server is not None
     try:
         with socket.create_connection((HOST, server.server_address[1])) as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        until(lambda: "a scrape from" in caplog.text)
+        until(lambda: "a request from" in caplog.text)
     finally:
         server.shutdown()
         server.server_close()

@@ -19,6 +19,7 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client import generate_latest
 
+from launcher.server import wildcard_address
 from tests.unit.launcher.api_server import FakeApi
 from tests.unit.operator.staged import JOB as JOB_PATH
 from tests.unit.operator.staged import stage
@@ -27,7 +28,7 @@ from trainyard.k8s.client import ApiUnavailable, RetryPolicy
 from trainyard.k8s.objects import Objects
 from trainyard.operator import controller as module
 from trainyard.operator import names as n
-from trainyard.operator.__main__ import LeaseHolder, run_until, wildcard_address
+from trainyard.operator.__main__ import LeaseHolder, run_until
 from trainyard.operator.controller import STUCK_SECONDS, Controller, Watches, WorkQueue
 from trainyard.operator.index import Key
 from trainyard.operator.metrics import Metrics, serve_liveness
@@ -224,7 +225,7 @@ class Parts:
 def test_client_that_resets_its_connection_is_no_traceback(
     endpoint: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    caplog.set_level(logging.DEBUG, "trainyard.operator.metrics")
+    caplog.set_level(logging.DEBUG, "launcher.server")
     server = (
         Metrics().serve("127.0.0.1", 0)
         if endpoint == "metrics"
