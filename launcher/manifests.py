@@ -34,7 +34,9 @@ JsonObject = dict[str, Any]
 # worker on this node, because its GPUs are still allocated. The pause process ends at once anyway.
 PLACEHOLDER_GRACE_SECONDS = 1
 # The toleration of not-ready and unreachable nodes. Kubernetes' default is 300 s.
-LOST_NODE_SECONDS = 30
+LOST_NODE_SECONDS: Final = 30
+LOST_NODE_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (not a temporary file)
 # The other volumes of a worker have the names of their claims.
 _SHARED_MEMORY_VOLUME = "shared-memory"
@@ -87,7 +89,8 @@ def pod_security() -> JsonObject:
     }
 
 
-def _container_security() -> JsonObject:
+def container_security() -> JsonObject:
+    """Return the securityContext of a container without privileges."""
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
@@ -106,6 +109,11 @@ def _placement(request: Request) -> JsonObject:
     }
 
 
+def lost_node_toleration(key: str) -> JsonObject:
+    """Return the toleration of one of LOST_NODE_TAINTS."""
+    return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS}
+
+
 def placeholder(request: Request, index: int, owner: Owner, wait: str) -> JsonObject:
     """Return a placeholder: Karpenter launches a node for it, and it keeps the node until a worker preempts it.
 
@@ -117,15 +125,7 @@ def placeholder(request: Request, index: int, owner: Owner, wait: str) -> JsonOb
     """
     spec = _placement(request)
     spec["affinity"] = {"nodeAffinity": add_mark({}, mark(request.namespace, request.run_id))}
-    spec["tolerations"] += [
-        {
-            "key": f"node.kubernetes.io/{state}",
-            "operator": "Exists",
-            "effect": "NoExecute",
-            "tolerationSeconds": LOST_NODE_SECONDS,
-        }
-        for state in ("not-ready", "unreachable")
-    ]
+    spec["tolerations"] += map(lost_node_toleration, LOST_NODE_TAINTS)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -146,7 +146,7 @@ def placeholder(request: Request, index: int, owner: Owner, wait: str) -> JsonOb
                     "name": "hold",
                     "image": request.placeholder.image,
                     "resources": _resources(request),
-                    "securityContext": {**_container_security(), "readOnlyRootFilesystem": True},
+                    "securityContext": {**container_security(), "readOnlyRootFilesystem": True},
                 }
             ],
         },
@@ -215,7 +215,7 @@ def worker_template(
             *(_secret_variable(name, place) for name, place in worker.secrets.items()),
         ],
         "resources": _resources(request),
-        "securityContext": _container_security(),
+        "securityContext": container_security(),
         # The launcher reports the error line in its reason.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": _SHARED_MEMORY_VOLUME, "mountPath": _SHARED_MEMORY}],
@@ -241,7 +241,7 @@ def worker_template(
             **_placement(request),
             "serviceAccountName": worker.service_account,
             "priorityClassName": worker.priority_class,
-            "terminationGracePeriodSeconds": _grace_seconds(worker),
+            "terminationGracePeriodSeconds": grace_seconds(worker.env),
             **({"initContainers": [_open_volumes(request, shared)]} if worker.writes else {}),
             "containers": [container],
             # Data loaders and NCCL exchange data through /dev/shm, which has 64 MiB by default.
@@ -277,11 +277,11 @@ def _scrape_annotations(port: int) -> dict[str, str]:
     }
 
 
-def _grace_seconds(worker: Worker) -> int:
+def grace_seconds(env: Mapping[str, str]) -> int:
     """Return the termination grace period in seconds: torchrun's timeout for its processes, and a margin."""
-    return (
-        int(worker.env.get(names.SHUTDOWN_VARIABLE, names.SHUTDOWN_SECONDS)) + names.SHUTDOWN_MARGIN_SECONDS
-    )
+    timeout = env.get(names.SHUTDOWN_VARIABLE, "")
+    is_number = re.fullmatch("[0-9]{1,5}", timeout)
+    return (int(timeout) if is_number else names.SHUTDOWN_SECONDS) + names.SHUTDOWN_MARGIN_SECONDS
 
 
 def _open_volumes(request: Request, shared: list[JsonObject]) -> JsonObject:
@@ -297,7 +297,7 @@ def _open_volumes(request: Request, shared: list[JsonObject]) -> JsonObject:
         "command": ["sh", "-c", OPEN, str(names.POD_USER), *request.worker.writes],
         "resources": {"requests": small, "limits": small},
         "securityContext": {
-            **_container_security(),
+            **container_security(),
             "readOnlyRootFilesystem": True,
             "runAsNonRoot": False,
             "runAsUser": 0,
@@ -365,7 +365,6 @@ def user_variables(pod: Mapping[str, Any], container: Mapping[str, Any]) -> dict
 
 _DOMAIN: Final = "hold.trainyard.dev/"
 _OPERATOR: Final = "DoesNotExist"
-_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def mark(namespace: str, run_id: str) -> str:
@@ -379,7 +378,7 @@ def add_mark(affinity: Mapping[str, Any], key: str) -> JsonObject:
     The terms are alternatives, so each one gets the mark. An empty term matches no node and stays empty.
     """
     own = {"key": key, "operator": _OPERATOR}
-    required = affinity.get(_REQUIRED) or {}
+    required = affinity.get(REQUIRED) or {}
     terms = [
         {**each, "matchExpressions": [*(each.get("matchExpressions") or []), own]}
         if any(each.values())
@@ -388,7 +387,7 @@ def add_mark(affinity: Mapping[str, Any], key: str) -> JsonObject:
     ]
     return {
         **affinity,
-        _REQUIRED: {**required, "nodeSelectorTerms": terms or [{"matchExpressions": [own]}]},
+        REQUIRED: {**required, "nodeSelectorTerms": terms or [{"matchExpressions": [own]}]},
     }
 
 

@@ -487,12 +487,12 @@ def training(
         created=seconds(meta.get("creationTimestamp")),
         deleting="deletionTimestamp" in meta,
         suspended=suspended,
-        restart=_number((meta.get("annotations") or {}).get(names.ANNOTATION_RESTART)),
+        restart=number((meta.get("annotations") or {}).get(names.ANNOTATION_RESTART)),
     )
 
 
-def _number(text: str | None) -> int:
-    """Return the whole number in this annotation; 0 if there is none."""
+def number(text: str | None) -> int:
+    """Return the whole number in a label or an annotation; 0 if it is invalid, because anybody may change it."""
     return int(text) if text and len(text) < 10 and text.isascii() and text.isdecimal() else 0
 
 

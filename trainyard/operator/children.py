@@ -15,7 +15,15 @@ from fractions import Fraction
 from math import floor
 from typing import Any, Final
 
-from launcher.manifests import pod_security, user_variables
+from launcher.manifests import (
+    LOST_NODE_TAINTS,
+    REQUIRED,
+    container_security,
+    grace_seconds,
+    lost_node_toleration,
+    pod_security,
+    user_variables,
+)
 from trainyard.k8s import names, quantity
 from trainyard.k8s.quantity import in_words
 from trainyard.operator import names as n
@@ -28,11 +36,7 @@ from trainyard.operator.resources import Claim
 from trainyard.operator.signal_forwarder import MESSAGE_PATH, wrap_command
 
 GPU_RESOURCE: Final = "nvidia.com/gpu"
-REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
-# A node that does not answer ends the attempt. Kubernetes' default is 300 s.
-LOST_NODE_SECONDS: Final = 30
-LOST_NODE_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 # Set by NVIDIA's GPU feature discovery (https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/).
 LABEL_GPU_PRODUCT: Final = "nvidia.com/gpu.product"
 # Set by Karpenter on AWS (https://karpenter.sh/docs/concepts/scheduling/): a name such as h100, and MiB of one GPU.
@@ -41,7 +45,6 @@ LABEL_GPU_MEMORY: Final = "karpenter.k8s.aws/instance-gpu-memory"
 _GPU_TYPE: Final = re.compile(r"([a-z][a-z0-9]*)(?:-(\d{1,4})gb?)?", re.ASCII)
 _TOOL: Final = {"cpu": "100m", "memory": "256Mi"}
 _TOOL_PROGRAM: Final = ["python", "-m", "trainyard.workspace"]
-_UNPRIVILEGED: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 _STORAGE: Final = "ephemeral-storage"
 _LOG_MOUNT: Final = {"name": n.LOG_VOLUME, "mountPath": n.LOG_DIRECTORY}
 _SHARED_MEMORY_MOUNT: Final = {"name": "shared-memory", "mountPath": "/dev/shm"}  # noqa: S108 (not a temporary file)
@@ -175,7 +178,9 @@ def build_worker(attempt: AttemptSpec, node: int | None = None) -> JsonObject:
         "spec": {
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": _grace_seconds(container),
+            "terminationGracePeriodSeconds": grace_seconds(
+                {each["name"]: str(each.get("value")) for each in container["env"]}
+            ),
             # The node's own DNS knows no Services, so workers would not find each other.
             **({"dnsPolicy": "ClusterFirstWithHostNet"} if below.get("hostNetwork") else {}),
             **below,
@@ -339,14 +344,6 @@ def _field(path: str) -> JsonObject:
     return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def _grace_seconds(container: JsonObject) -> int:
-    """Return the seconds from SIGTERM to SIGKILL: torchrun's timeout for its processes and a margin."""
-    values = {each["name"]: str(each.get("value")) for each in container["env"]}
-    timeout = values.get(names.SHUTDOWN_VARIABLE, "")
-    is_number = re.fullmatch("[0-9]{1,5}", timeout)
-    return (int(timeout) if is_number else names.SHUTDOWN_SECONDS) + names.SHUTDOWN_MARGIN_SECONDS
-
-
 def _volumes(attempt: AttemptSpec, node: int | None) -> tuple[list[JsonObject], list[JsonObject]]:
     """Return the volumes of a worker's pod, and their mounts in the worker."""
     queue, workspace = attempt.settings.queue, attempt.spec.workspace
@@ -402,7 +399,7 @@ def _tools(attempt: AttemptSpec, worker: JsonObject, worker_mounts: list[JsonObj
         "image": attempt.cluster.tools_image,
         "resources": {"requests": _TOOL, "limits": _TOOL},
         # Run as the worker's user, so that it can change the workspace; root if no user is set.
-        "securityContext": {**_UNPRIVILEGED, **(user or {"runAsUser": 0, "runAsGroup": 0})},
+        "securityContext": {**container_security(), **(user or {"runAsUser": 0, "runAsGroup": 0})},
         # The last line has the error, for the job's message.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         # The tools use the worker's access to the bucket, and its region.
@@ -497,11 +494,7 @@ def _add_tolerations(given: list[JsonObject], *, in_pool: bool) -> list[JsonObje
         for key in ((GPU_RESOURCE, names.LABEL_POOL) if in_pool else ())
         if key not in keys
     ]
-    lost = [
-        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS}
-        for key in LOST_NODE_TAINTS
-        if key not in keys
-    ]
+    lost = (lost_node_toleration(key) for key in LOST_NODE_TAINTS if key not in keys)
     return [*given, *pool, *lost]
 
 
@@ -579,7 +572,9 @@ def _tools_pod_spec(queue: QueueSpec, container: JsonObject) -> JsonObject:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": pod_security(),
-        "containers": [{**container, "securityContext": {**_UNPRIVILEGED, "readOnlyRootFilesystem": True}}],
+        "containers": [
+            {**container, "securityContext": {**container_security(), "readOnlyRootFilesystem": True}}
+        ],
     }
 
 

@@ -29,17 +29,13 @@ from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.context import ReconcileContext
 from trainyard.operator.nodes import NODE_START_SECONDS, find_unplaced_worker
-from trainyard.operator.observe import Worker
+from trainyard.operator.observe import Output, Worker, read_output
 
 # The first failure may be reported after its consequences: the kubelet checks its containers once a second (PLEG), and
 # a node may be busy. If the only known error is a consequence, the controller waits longer for its cause.
 SETTLE_SECONDS: Final = 2.0
 FOLLOWING_SETTLE_SECONDS: Final = 6.0
 TAIL_BYTES: Final = 4096
-_SUMMARY: Final = re.compile(r"^Root Cause \(first observed failure\):$", re.M)
-_RANK: Final = re.compile(r"^ *rank *: (\d{1,9}) \(local_rank: (\d{1,9})\)", re.M)
-# The container's local time (torch/distributed/elastic/multiprocessing/errors/__init__.py, `timestamp_isoformat`).
-_TIME: Final = re.compile(r"^ *time *: (\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d)$", re.M)
 _QUARTER_HOUR: Final = 900
 _MAX_ZONE_OFFSET: Final = 15 * 3600
 # The prefix of torchrun's --tee: the role and the local rank.
@@ -104,46 +100,42 @@ def read_failure(worker: Worker) -> Failure:
     """Return the failure from a worker's termination message and status."""
     end = worker.end
     own = not end.before and not end.said
-    text = end.text if own else ""
-    start = max((each.start() for each in _SUMMARY.finditer(text)), default=len(text))
-    log, summary = text[:start], text[start:]
-    rank = _RANK.search(summary)
-    lines = _process_lines(log, rank[2] if rank else "", has_summary=bool(summary))
-    at = _failed_at(summary, end.at)
+    output = end.output if own else read_output("")
+    lines = _process_lines(output)
+    at = _failed_at(output, end.at)
     removed = worker.deletion_time is not None and at is not None and at > worker.deletion_time
     outside = end.code in _SIGNALLED_CODES or removed
     killed = bool(worker.disruption) or end.reason == OUT_OF_MEMORY
     return Failure(
         worker=worker,
-        rank=int(rank[1]) if rank else None,
+        rank=output.rank,
         error=error_line(lines),
         described=describe(lines),
         is_consequence=own and not killed and (is_consequence(lines) or outside),
         at=at,
-        tail=_truncate("\n".join(lines) or end.text.strip()),
+        tail=_truncate("\n".join(lines) or end.output.text.strip()),
     )
 
 
-def _process_lines(log: str, local_rank: str, *, has_summary: bool) -> list[str]:
+def _process_lines(output: Output) -> list[str]:
     """Return the lines of the failed process without torchrun's own lines; all lines if it is not known."""
-    lines = [line.rstrip("\r") for line in log.splitlines()]
-    if has_summary:
-        own = [line for line in lines if (found := _PREFIX.match(line)) and found[1] == local_rank]
+    lines = [line.rstrip("\r") for line in output.log.splitlines()]
+    if output.has_summary:
+        own = [line for line in lines if (found := _PREFIX.match(line)) and found[1] == output.local_rank]
         agents = [place for place, line in enumerate(lines) if _AGENT.match(line)]
         lines = own or (lines[: agents[0]] if agents else [])
     return [RANK_PREFIX.sub("", _PREFIX.sub("", line)) for line in lines if not TORCHRUN_LOG.match(line)]
 
 
-def _failed_at(summary: str, finished: float | None) -> float | None:
+def _failed_at(output: Output, finished: float | None) -> float | None:
     """Return the time of the failure in torchrun's summary, else the end of the container.
 
     The summary has local time without a time zone, so the zone is computed from the end of the container.
     """
-    found = _TIME.search(summary)
-    if found is None or finished is None:
+    if not output.time or finished is None:
         return finished
     try:
-        local = datetime.strptime(found[1], "%Y-%m-%d_%H:%M:%S").replace(tzinfo=UTC).timestamp()
+        local = datetime.strptime(output.time, "%Y-%m-%d_%H:%M:%S").replace(tzinfo=UTC).timestamp()
     except ValueError:  # a worker may print anything
         return finished
     zone = round((finished - local) / _QUARTER_HOUR) * _QUARTER_HOUR

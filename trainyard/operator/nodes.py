@@ -18,7 +18,7 @@ from typing import Any, Final
 from launcher import capacity, manifests, node_release, observe
 from launcher.actions import Hold, ReleaseNode, Remove, placeholders
 from launcher.capacity import Count, GiveUp, Submit, shortfall
-from launcher.manifests import Owner, add_mark, mark, stamp
+from launcher.manifests import LOST_NODE_TAINTS, REQUIRED, Owner, add_mark, mark, stamp
 from launcher.observe import NodePool, Observation
 from launcher.progress import Progress
 from launcher.request import Placeholder, Pool, Request
@@ -29,8 +29,6 @@ from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.children import (
     GPU_RESOURCE,
-    LOST_NODE_TAINTS,
-    REQUIRED,
     build_worker,
     owner_reference,
     pull_secrets,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-from launcher.observe import disruption_reason
+from launcher.observe import disruption_reason, number
 from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject, parse_time
@@ -45,7 +45,7 @@ class AttemptJob:
     @property
     def least(self) -> int | None:
         """Return the minimum number of workers of an elastic job; None for a fixed size."""
-        return _number(self.size.partition(":")[0]) if ":" in self.size else None
+        return number(self.size.partition(":")[0]) if ":" in self.size else None
 
     @property
     def required_jobs(self) -> int:
@@ -206,11 +206,6 @@ def _is_ours(item: JsonObject, meta: Meta) -> bool:
     return labels.get(n.LABEL_JOB) == meta.name and labels.get(n.LABEL_MANAGED_BY) == n.MANAGED_BY
 
 
-def _number(text: str | None) -> int:
-    """Return the number in a label or an annotation; 0 if it is invalid, because anybody may change it."""
-    return int(text) if text is not None and text.isdecimal() and len(text) < 10 else 0
-
-
 def _read_job(item: JsonObject) -> AttemptJob:
     meta, spec, annotations, true = (
         item["metadata"],
@@ -231,8 +226,8 @@ def _read_job(item: JsonObject) -> AttemptJob:
         item=item,
         name=meta["name"],
         uid=meta["uid"],
-        attempt=_number(labels_of(item).get(n.LABEL_ATTEMPT)),
-        job_count=_number(annotations.get(n.ANNOTATION_PARTS)) or 1,
+        attempt=number(labels_of(item).get(n.LABEL_ATTEMPT)),
+        job_count=number(annotations.get(n.ANNOTATION_PARTS)) or 1,
         pods=pods,
         required_pods=rules[0].get("succeededCount") or pods,
         size=annotations.get(n.ANNOTATION_SIZE, ""),
@@ -258,9 +253,9 @@ def _read_worker(item: JsonObject) -> Worker:
         name=meta["name"],
         uid=meta["uid"],
         job=next(iter(owners_of(item)), ""),
-        attempt=_number(labels.get(n.LABEL_ATTEMPT)),
+        attempt=number(labels.get(n.LABEL_ATTEMPT)),
         node=item["spec"].get("nodeName") or "",
-        node_rank=_number(rank) if rank else None,
+        node_rank=number(rank) if rank else None,
         phase=phase,
         ready="Ready" in _true_conditions(item),
         failed=phase == "Failed" or (not end.before and end.code not in (None, 0)),
@@ -291,7 +286,7 @@ class PodExit:
     # The last line of that init container, or the runtime's error if the worker's container could not start.
     said: str = ""
     of_pod: str = ""  # the message of the kubelet for the pod, such as the cause of an eviction
-    text: str = ""  # the whole termination message
+    output: Output  # its termination message
 
 
 def read_pod_exit(item: JsonObject) -> PodExit:
@@ -306,6 +301,7 @@ def read_pod_exit(item: JsonObject) -> PodExit:
                 ended, failed = _terminated(each), name
                 break
     code, message, reason = ended.get("exitCode"), ended.get("message") or "", ended.get("reason") or ""
+    output = read_output(message)
     lines = [" ".join(each.split()) for each in message.splitlines() if each.strip()]
     said = ""
     if lines and reason in _START_ERRORS:  # the end of the runtime's line has the cause
@@ -313,13 +309,13 @@ def read_pod_exit(item: JsonObject) -> PodExit:
     elif lines and failed:
         said = lines[-1][:_MAX_LINE]
     return PodExit(
-        code=code if failed else command_exit_code(code, message),
+        code=code if failed else command_exit_code(code, output),
         at=parse_time(ended.get("finishedAt")),
         reason=reason or status.get("reason") or "",
         before=failed,
         said=said,
         of_pod=" ".join((status.get("message") or "").split())[:_MAX_LINE],
-        text=message,
+        output=output,
     )
 
 
@@ -332,9 +328,11 @@ _SIGNAL_BASE: Final = 128
 # The highest exit code and signal of Linux. The message may contain any text of the command.
 _MAX_EXIT: Final = 255
 _MAX_SIGNAL: Final = 64
-_ROOT_CAUSE: Final = re.compile(
-    r"^Root Cause \(first observed failure\):$(?:\n.*)*?\n *exitcode *: (-?[0-9]{1,3}) ", re.M
-)
+_SUMMARY: Final = re.compile(r"^Root Cause \(first observed failure\):$", re.M)
+_EXIT_CODE: Final = re.compile(r"^ *exitcode *: (-?[0-9]{1,3}) ", re.M)
+_RANK: Final = re.compile(r"^ *rank *: (\d{1,9}) \(local_rank: (\d{1,9})\)", re.M)
+# The container's local time (torch/distributed/elastic/multiprocessing/errors/__init__.py, `timestamp_isoformat`).
+_TIME: Final = re.compile(r"^ *time *: (\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d)$", re.M)
 # As in a shell.
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 _START_FAILURES: Final = {
@@ -345,32 +343,56 @@ _START_FAILURES: Final = {
 _POPEN_TRACE: Final = re.compile(r"^ +File .*[/.]subprocess_handler\.py\"", re.M)
 
 
-def command_exit_code(code: int | None, message: str) -> int | None:
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """The last lines of a worker. torchrun's summary describes the process that failed first on its node.
+
+    It is ChildFailedError in torch/distributed/elastic/multiprocessing/errors/__init__.py. The kubelet keeps it in the
+    termination message (terminationMessagePolicy FallbackToLogsOnError,
+    https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/).
+    """
+
+    text: str  # all lines
+    log: str  # the lines before the summary
+    exit_code: int | None = None  # of that process, negative for a signal; None if it is not reported
+    rank: int | None = None  # its global rank
+    local_rank: str = ""  # its rank on the node, "" if it is not reported
+    time: str = ""  # when it failed, in local time
+
+    @property
+    def has_summary(self) -> bool:
+        return self.log != self.text
+
+
+def read_output(text: str) -> Output:
+    """Return the last lines of a worker, with the last summary of torchrun."""
+    start = max((each.start() for each in _SUMMARY.finditer(text)), default=len(text))
+    summary = text[start:]
+    code, rank, time = (each.search(summary) for each in (_EXIT_CODE, _RANK, _TIME))
+    return Output(
+        text=text,
+        log=text[:start],
+        exit_code=int(code[1]) if code else None,
+        rank=int(rank[1]) if rank else None,
+        local_rank=rank[2] if rank else "",
+        time=time[1] if time else "",
+    )
+
+
+def command_exit_code(code: int | None, output: Output) -> int | None:
     """Return the exit code of the user's command under torchrun. torchrun itself always exits with 1.
 
-    The last lines of torchrun have the code: ChildFailedError in
-    torch/distributed/elastic/multiprocessing/errors/__init__.py. The kubelet keeps them as the termination message
-    (terminationMessagePolicy FallbackToLogsOnError,
-    https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/).
-
-    Args:
-        code: The exit code of the container.
-        message: Its termination message.
-
-    Returns:
-        The exit code of the process that failed first: 128 plus the signal, 127 for a missing program, 126 for one that
-        is not executable. `code` if the message has none.
+    It is that of the process that failed first: 128 plus the signal, 127 for a missing program, 126 for one that is not
+    executable. If the output has none, it is `code`, that of the container.
     """
     if code != _TORCHRUN_EXIT:
         return code
-    causes = _ROOT_CAUSE.findall(message)
-    if causes:
-        first = int(causes[-1])
+    if (first := output.exit_code) is not None:
         if 0 < first <= _MAX_EXIT:
             return first
         return _SIGNAL_BASE - first if -_MAX_SIGNAL <= first < 0 else code
-    last = message.rstrip().rpartition("\n")[2]
-    if _POPEN_TRACE.search(message):
+    last = output.text.rstrip().rpartition("\n")[2]
+    if _POPEN_TRACE.search(output.text):
         return next((own for words, own in _START_FAILURES.items() if last.startswith(words)), code)
     return code
 

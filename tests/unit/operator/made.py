@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from launcher.manifests import REQUIRED
 from tests.torchrun_manifests import manifest
 from trainyard.operator import names as n
 from trainyard.operator.api.job import parse_job
 from trainyard.operator.api.resolve import resolve
-from trainyard.operator.children import REQUIRED, build_claim, build_jobs
+from trainyard.operator.children import build_claim, build_jobs
 from trainyard.operator.context import AttemptSpec
 from trainyard.operator.observe import Cluster
 from trainyard.operator.resources import distribute, plan_storage

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from launcher import observe
-from launcher.manifests import mark
+from launcher.manifests import REQUIRED, mark
 from launcher.observe import NodePool
 from tests.unit.operator.made import DIGEST, TOOLS, affinity_allows, attempt_spec, pod
 from trainyard.k8s import names, quantity
 from trainyard.operator import names as n
-from trainyard.operator.children import LABEL_GPU_MEMORY, LABEL_GPU_NAME, REQUIRED, gpu_terms
+from trainyard.operator.children import LABEL_GPU_MEMORY, LABEL_GPU_NAME, gpu_terms
 from trainyard.operator.nodes import build_placeholder, build_request, taint_problem
 
 pytestmark = pytest.mark.unit

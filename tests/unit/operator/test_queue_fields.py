@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from launcher.manifests import LOST_NODE_SECONDS
 from launcher.observe import effective_requests
 from tests.unit.operator.made import (
     CLUSTER,
@@ -24,7 +25,6 @@ from trainyard.operator import names as n
 from trainyard.operator.children import (
     LABEL_GPU_MEMORY,
     LABEL_GPU_NAME,
-    LOST_NODE_SECONDS,
     build_jobs,
     build_service,
     build_worker,
