@@ -14,7 +14,7 @@ from launcher.manifests import stamp
 from launcher.observe import Observation
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject, parse_time
-from trainyard.operator.api.job import C10D, JobSpec, Meta, check_name, parse_metadata, read_job
+from trainyard.operator.api.job import C10D, JobSpec, Meta, parse_metadata, read_job
 from trainyard.operator.api.queue import MAX_RESTARTS, NEVER
 from trainyard.operator.api.resolve import Settings, resolve
 from trainyard.operator.api.status import fit_status
@@ -376,13 +376,9 @@ def build_context(
 
     The arguments are attributes of the context. `objects` are those with the job's label or the name of a child.
     """
-    problems: list[str] = []
-    meta = parse_metadata(job, problems)
-    check_name(meta.name, problems)
-    spec, spec_problems = read_job(job.get("spec"))
-    if not spec_problems and (problem := check_command(spec.command, spec.args, spec.launcher)):
-        problems.append(problem)
-    status = read_status(job.get("status"))
+    meta, status = parse_metadata(job), read_status(job.get("status"))
+    spec, problems = read_job(job.get("spec"))
+    wrong_command = "" if problems else check_command(spec.command, spec.args, spec.launcher)
     ctx = ReconcileContext(
         job=job,
         meta=meta,
@@ -393,8 +389,8 @@ def build_context(
         cluster=cluster,
         now=now,
         progress=progress,
-        problems="; ".join((*problems, *spec_problems)),
-        is_spec_readable=not spec_problems,
+        problems=wrong_command or "; ".join(problems),
+        is_spec_readable=not problems,
         **inputs,
     )
     return ctx.with_queue(queue)

@@ -84,14 +84,12 @@ def build_queue_context(
     queue: JsonObject, kai_queues: Iterable[JsonObject], cluster: Cluster, now: float, **inputs: Any
 ) -> QueueContext:
     """Return the context of a reconcile, from objects as the API server returns them."""
-    problems: list[str] = []
-    meta = parse_metadata(queue, problems)
-    spec, invalid = parse_queue(queue.get("spec"))
+    spec, problems = parse_queue(queue.get("spec"))
     return QueueContext(
         item=queue,
-        meta=meta,
+        meta=parse_metadata(queue),
         spec=spec,
-        problems=(*problems, *(invalid if spec is None else check_pod_template(spec))),
+        problems=problems if spec is None else tuple(check_pod_template(spec)),
         kai_queues={each["metadata"]["name"]: each for each in kai_queues} if cluster.kai else {},
         cluster=cluster,
         now=now,

@@ -111,12 +111,8 @@ def _bound_to(queue: QueueSpec) -> str:
 def _describe_uneven(job: JobSpec, per_node: int, nodes: int, fewest: int) -> str:
     """Return why the GPUs do not spread evenly over the nodes, and a size that does."""
     total = job.num_gpus
-    if job.elastic is not None:
-        return f"spec.elastic.maxNodes is {nodes} and does not divide spec.numGPUs, {total}; it must be one that does"
     even = next(each for each in range(fewest, total + 1) if total % each == 0)
     split = f"{even} with {total // even} GPU{'s' * (total > even)} on each"
-    if job.num_nodes is not None:
-        return f"spec.numNodes is {nodes} and does not divide spec.numGPUs, {total}; it must be {split}"
     return (
         f"spec.numGPUs is {total}, which does not spread evenly over the {nodes} nodes that it takes; it must be "
         f"{nodes * per_node}, or set spec.numNodes to {split}"

@@ -190,6 +190,5 @@ def test_build_command_elastic_or_static_sets_flags() -> None:
 def test_check_command_invalid_command_is_refused() -> None:
     assert check_command("python train.py") == ""
     assert "No closing quotation" in check_command("python 'train.py")
-    assert check_command("   ") == "spec.command is '   '; it must be a command, such as python train.py"
     assert "It must be none" in check_command("torchrun train.py", (), "torchrun")
     assert check_command("torchrun train.py", (), "none") == ""

@@ -62,17 +62,7 @@ def test_num_gpus_and_num_nodes_set_the_size() -> None:
         ({"numGPUs": 3}, 2, "must be 4, or set spec.numNodes to 3 with 1 GPU on each"),
         ({"numGPUs": 10}, 4, "must be 12, or set spec.numNodes to 5 with 2 GPUs on each"),
         ({"numGPUs": 15}, 8, "must be 16, or set spec.numNodes to 3 with 5 GPUs on each"),
-        (
-            {"numGPUs": 10, "numNodes": 3},
-            4,
-            "spec.numNodes is 3 and does not divide spec.numGPUs, 10; it must be 5 with 2 GPUs on each",
-        ),
-        (
-            {"numGPUs": 7, "numNodes": 3},
-            4,
-            "does not divide spec.numGPUs, 7; it must be 7 with 1 GPU on each",
-        ),
-        ({"numGPUs": 9, "elastic": {"minNodes": 1, "maxNodes": 2}}, 8, "spec.elastic.maxNodes is 2"),
+        ({"numGPUs": 10, "numNodes": 3}, 4, "must be 12, or set spec.numNodes to 5 with 2 GPUs on each"),
         ({"numGPUs": 16, "numNodes": 1}, 8, "16 on each, and nodeResources.gpus of the queue is 8"),
         ({"numGPUs": 1}, 0, "nodeResources.gpus of queue research is 0"),
     ],

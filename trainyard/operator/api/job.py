@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from trainyard.operator import names as n
 from trainyard.operator.api import fields as f
 from trainyard.operator.api.fields import FORBIDDEN, ApiObject, Field, Form, JsonObject, Rule, parse_time
 from trainyard.operator.api.permissions import restricted_fields
@@ -28,7 +26,6 @@ MAX_NODES: Final = 4096
 FIXED: Final = (
     "jobQueue", "numGPUs", "command", "args", "launcher", "env", "distributed", "overrides", "persistCheckpoints",
 )  # fmt: skip
-_NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _SOURCES: Final = ("configMapKeyRef", "secretKeyRef", "fieldRef", "resourceFieldRef")
 _OTHER: Final[JsonObject] = {"optional": True, "absent": "another source"}
 
@@ -146,7 +143,6 @@ class Elastic(ApiObject):
     rules = (
         Rule(
             cel="self.minNodes <= self.maxNodes",
-            check=lambda self: self.min_nodes <= self.max_nodes,
             message="{path}.minNodes must not be above {path}.maxNodes",
             path=".minNodes",
         ),
@@ -249,7 +245,6 @@ class JobSpec(ApiObject):
         ),
         Rule(
             cel="!(has(self.numNodes) && has(self.elastic))",
-            check=lambda self: self.num_nodes is None or self.elastic is None,
             message="numNodes and elastic exclude each other; give numNodes, or elastic.minNodes and elastic.maxNodes",
             path=".numNodes",
         ),
@@ -260,13 +255,11 @@ class JobSpec(ApiObject):
         ),
         Rule(
             cel="!(has(self.distributed.backend) && self.distributed.backend == 'nccl' && self.numGPUs == 0)",
-            check=lambda self: self.distributed.backend != NCCL or self.num_gpus > 0,
             message="distributed.backend nccl needs GPUs and numGPUs is 0; use gloo on CPUs",
             path=".distributed.backend",
         ),
         Rule(
             cel="!(has(self.elastic) && self.distributed.rdzvBackend == 'static')",
-            check=lambda self: self.elastic is None or self.distributed.rdzv_backend != STATIC,
             message="distributed.rdzvBackend static needs a fixed number of nodes; elastic needs c10d, etcd or etcd-v2",
             path=".distributed.rdzvBackend",
         ),
@@ -304,7 +297,6 @@ class Meta(ApiObject):
     name: str = f.string("", minimum=1, required=True)
     namespace: str = f.string("")
     uid: str = f.string("")
-    resource_version: str = f.string("")
     generation: int = f.integer("", default=0)
     deletion_timestamp: str = f.string("")
     finalizers: tuple[str, ...] = f.array("", f.string(""), maximum=0)
@@ -321,18 +313,9 @@ class Meta(ApiObject):
         return parse_time(self.creation_timestamp) or 0.0
 
 
-def parse_metadata(item: Mapping[str, Any], problems: list[str]) -> Meta:
-    """Return the metadata of an object."""
-    return Meta.parse(item.get("metadata"), "metadata", problems)
-
-
-def check_name(name: str, problems: list[str]) -> None:
-    """Append a problem if a job's name is not valid for a Service. Names of other objects begin with it."""
-    if len(name) > n.JOB_NAME_MAX_LENGTH or not _NAME.fullmatch(name):
-        problems.append(
-            f"metadata.name is {name[:60]!r}; it must be at most {n.JOB_NAME_MAX_LENGTH} lower-case letters, "
-            "digits and '-', a letter first and no '-' at the end"
-        )
+def parse_metadata(item: Mapping[str, Any]) -> Meta:
+    """Return the metadata of an object, which the API server has checked."""
+    return Meta.parse(item.get("metadata"), "metadata", [])
 
 
 def read_job(spec: Any) -> tuple[JobSpec, tuple[str, ...]]:

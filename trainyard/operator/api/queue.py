@@ -128,14 +128,11 @@ class Volume(ApiObject):
     rules = (
         Rule(
             cel="!(has(self.size) && has(self.sizePerGPU))",
-            check=lambda self: not (self.enabled and self.size and self.size_per_gpu),
             message="{path}: size and sizePerGPU exclude each other; give one of them",
             path=".sizePerGPU",
         ),
         Rule(
             cel="!has(self.existingClaim) || !(has(self.size) || has(self.sizePerGPU) || has(self.storageClass))",
-            # A job may override the StorageClass of a queue that has an existing claim.
-            check=lambda self: not (self.enabled and self.existing_claim and (self.size or self.size_per_gpu)),
             message="{path}: existingClaim is used unchanged; remove size, sizePerGPU and storageClass",
             path=".existingClaim",
         ),
