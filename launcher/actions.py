@@ -11,7 +11,7 @@ from itertools import groupby
 from launcher.capacity import is_placeholder
 from launcher.observe import Observation, Pod
 from launcher.progress import Progress
-from launcher.request import Request
+from launcher.request import NodeRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,7 @@ def batches(actions: Iterable[Action]) -> Iterator[tuple[Action, ...]]:
         yield from (run[start : start + most] for start in range(0, len(run), most))
 
 
-def placeholders(request: Request, seen: Observation) -> tuple[Pod, ...]:
+def placeholders(request: NodeRequest, seen: Observation) -> tuple[Pod, ...]:
     """Return the placeholders of this run, of all waits, that are not being deleted."""
     return tuple(pod for pod in seen.pods if is_placeholder(pod, request) and not pod.deleting)
 

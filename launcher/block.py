@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from math import ceil
 
-from launcher.request import Block, Request
+from launcher.request import Block, NodeRequest
 
 
-def refusal(request: Request, now: float, deadline: float) -> str:
+def refusal(request: NodeRequest, now: float, deadline: float) -> str:
     """Return why a run can't use the block if it waits from `now` until `deadline`; "" if it can.
 
     Both times are in seconds since the epoch.
@@ -37,7 +37,7 @@ def refusal(request: Request, now: float, deadline: float) -> str:
     )
 
 
-def not_started(request: Request, now: float) -> str:
+def not_started(request: NodeRequest, now: float) -> str:
     """Return the message that the capacity block has not started; "" if nodes can be launched."""
     block = request.pool.block
     if block is None or _start(block, now) <= now:
@@ -45,7 +45,7 @@ def not_started(request: Request, now: float) -> str:
     return f"the capacity block of pool {request.pool.name} starts at {_time(_start(block, now))}"
 
 
-def deadline_warning(request: Request, now: float) -> str:
+def deadline_warning(request: NodeRequest, now: float) -> str:
     """Return a warning if the nodes have a time limit and the run has none; else ""."""
     block = request.pool.block
     if block is None or request.active_deadline_seconds is not None or _is_over(block, now):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from launcher import block
 from launcher.observe import Node, NodePool, Observation, Pod
 from launcher.refusals import describe_ended_instances, is_out_of_capacity, missing_capacity
-from launcher.request import Request
+from launcher.request import NodeRequest
 from trainyard.k8s import names, quantity
 from trainyard.k8s.quantity import Amount
 
@@ -65,7 +65,7 @@ class GiveUp:
 Decision = Wait | Submit | GiveUp
 
 
-def is_placeholder(pod: Pod, request: Request) -> bool:
+def is_placeholder(pod: Pod, request: NodeRequest) -> bool:
     """Return whether the pod is a placeholder of this run. Its priority counts too, because labels are not trusted."""
     return (
         pod.namespace == request.namespace
@@ -80,7 +80,7 @@ def is_warm(pod: Pod) -> bool:
     return pod.priority_class == names.WARM_PRIORITY_CLASS
 
 
-def count(request: Request, seen: Observation) -> Count:
+def count(request: NodeRequest, seen: Observation) -> Count:
     """Count the nodes of the pool that can run a worker now, and find why the others can't.
 
     Placeholders of this run and warm pods do not count as occupying a node, because a worker preempts them.
@@ -120,7 +120,7 @@ def count(request: Request, seen: Observation) -> Count:
     return Count(usable=tuple(usable), foreign=foreign, unusable=unusable)
 
 
-def missing_devices(request: Request, node: Node) -> str:
+def missing_devices(request: NodeRequest, node: Node) -> str:
     """Return the devices of the pool that this node still lacks; "" for none."""
     if node.labels.get(names.LABEL_INITIALIZED) != "true":
         return "not initialized"
@@ -135,7 +135,7 @@ def _gap(node: Node, name: str, need: Amount) -> str:
     return f"{float(node.allocatable.get(name, 0)):g} of {float(need):g} {name}"
 
 
-def _problem(node: Node, request: Request) -> str:
+def _problem(node: Node, request: NodeRequest) -> str:
     if node.deleting:
         return "being deleted"
     if not node.ready:
@@ -157,7 +157,7 @@ def _tolerates(toleration: Mapping[str, object], key: str, effect: str) -> bool:
     return toleration.get("key") == key and toleration.get("effect") in (None, "", effect)
 
 
-def ceiling(request: Request, seen: Observation) -> tuple[int, str]:
+def ceiling(request: NodeRequest, seen: Observation) -> tuple[int, str]:
     """Return the maximum number of nodes of the pool, and the reason for it.
 
     All nodes of a pool have one instance type. So a limit of devices or CPUs is a limit of whole nodes, even if a
@@ -187,12 +187,12 @@ def no_reservation(pool: str) -> str:
     return f"NodePool {pool} buys reserved capacity alone, and has no active capacity reservation"
 
 
-def target(request: Request, seen: Observation) -> int:
+def target(request: NodeRequest, seen: Observation) -> int:
     """Return how many nodes to request: MAX, or the pool's maximum."""
     return min(request.max_nodes, ceiling(request, seen)[0])
 
 
-def preflight(request: Request, seen: Observation, started: float) -> str:
+def preflight(request: NodeRequest, seen: Observation, started: float) -> str:
     """Return why waiting can't help; "" if it may. `started` is the start of the wait."""
     if seen.pool is None:
         return (
@@ -218,7 +218,7 @@ def preflight(request: Request, seen: Observation, started: float) -> str:
     return block.refusal(request, seen.now, started + request.deadline_seconds)
 
 
-def _too_large(request: Request, pool: NodePool) -> str:
+def _too_large(request: NodeRequest, pool: NodePool) -> str:
     """Return the request of a worker that exceeds a node of the pool; "" for none."""
     if not pool.declared:  # an observed node may lack a device for a moment
         return ""
@@ -237,7 +237,7 @@ def _readable(name: str, amount: Amount) -> str:
 
 
 def decide(
-    request: Request, seen: Observation, counted: Count, *, started: float, quorum_since: float | None
+    request: NodeRequest, seen: Observation, counted: Count, *, started: float, quorum_since: float | None
 ) -> Decision:
     """Decide whether to wait, submit or give up.
 
@@ -254,7 +254,7 @@ def decide(
 
 
 def _decide(
-    request: Request, seen: Observation, counted: Count, started: float, quorum_since: float | None
+    request: NodeRequest, seen: Observation, counted: Count, started: float, quorum_since: float | None
 ) -> Decision:
     if hopeless := preflight(request, seen, started):
         return GiveUp(code=names.EXIT_IMPOSSIBLE, reason=hopeless)
@@ -299,7 +299,7 @@ def _starting(names: list[str]) -> str:
 
 
 def shortfall(
-    request: Request, seen: Observation, counted: Count, since: float, most: int = _MAX_PARTS
+    request: NodeRequest, seen: Observation, counted: Count, since: float, most: int = _MAX_PARTS
 ) -> str:
     """Return why nodes are missing, in up to `most` parts. The most important reason comes first."""
     refused = missing_capacity(request, seen.warnings, since)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from launcher.request import Request, Worker
+from launcher.request import NodeRequest, Request, Worker
 from trainyard.k8s import names
 
 JsonObject = dict[str, Any]
@@ -73,7 +73,7 @@ def owner_reference(owner: Owner) -> JsonObject:
     }
 
 
-def labels(request: Request, role: str) -> dict[str, str]:
+def labels(request: NodeRequest, role: str) -> dict[str, str]:
     """Return the labels of every object that a launcher creates."""
     return {names.LABEL_RUN: request.run_id, names.LABEL_ROLE: role, names.LABEL_MANAGED_BY: names.MANAGED_BY}
 
@@ -94,12 +94,12 @@ def container_security() -> JsonObject:
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
-def _resources(request: Request) -> JsonObject:
+def _resources(request: NodeRequest) -> JsonObject:
     """Return equal requests and limits: pods are Guaranteed, and a worker fits in the place of its placeholder."""
     return {"requests": request.resources, "limits": request.resources}
 
 
-def _placement(request: Request) -> JsonObject:
+def _placement(request: NodeRequest) -> JsonObject:
     return {
         "nodeSelector": dict(request.pool.node_selector),
         "tolerations": [dict(toleration) for toleration in request.pool.tolerations],
@@ -114,7 +114,7 @@ def lost_node_toleration(key: str) -> JsonObject:
     return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS}
 
 
-def placeholder(request: Request, index: int, owner: Owner, wait: str) -> JsonObject:
+def placeholder(request: NodeRequest, index: int, owner: Owner, wait: str) -> JsonObject:
     """Return a placeholder: Karpenter launches a node for it, and it keeps the node until a worker preempts it.
 
     It has the resources of a worker. The launcher's Job owns it, so that Kubernetes deletes it with the Job. The

@@ -21,7 +21,7 @@ from launcher.capacity import is_placeholder, is_warm, missing_devices
 from launcher.manifests import mark
 from launcher.observe import Claim, Observation, Pod
 from launcher.progress import Loss
-from launcher.request import Request
+from launcher.request import NodeRequest
 from trainyard.k8s import names
 
 # Pods of a DaemonSet run on every node, and a Node owns the static pods of its kubelet. Karpenter launches no node for
@@ -32,7 +32,7 @@ _FINISHED = frozenset({"Succeeded", "Failed"})
 Taint = tuple[str, str, str]
 
 
-def complete_at(request: Request, seen: Observation, before: Mapping[str, float]) -> dict[str, float]:
+def complete_at(request: NodeRequest, seen: Observation, before: Mapping[str, float]) -> dict[str, float]:
     """Return when each node was last seen with all of its devices, by the uid of its NodeClaim.
 
     When a device plugin restarts, the devices are missing for a moment. Such a node is not overdue.
@@ -46,7 +46,7 @@ def complete_at(request: Request, seen: Observation, before: Mapping[str, float]
 
 
 def overdue(
-    request: Request, seen: Observation, *, since: float, heard: float, complete: Mapping[str, float]
+    request: NodeRequest, seen: Observation, *, since: float, heard: float, complete: Mapping[str, float]
 ) -> tuple[ReleaseNode | Remove, ...]:
     """Return the NodeClaims to delete because their nodes did not get all of their devices within `nodeStartSeconds`.
 
@@ -83,7 +83,7 @@ def overdue(
     return tuple(found)
 
 
-def unneeded(request: Request, seen: Observation, *, since: float) -> tuple[ReleaseNode, ...]:
+def unneeded(request: NodeRequest, seen: Observation, *, since: float) -> tuple[ReleaseNode, ...]:
     """Return the NodeClaims to delete at the end of a wait or a run: created after `since`, and not initialized.
 
     Other pods may also wait for one of these nodes. So no NodeClaim is deleted while a pod of another workload waits
@@ -125,7 +125,7 @@ def describe(losses: Iterable[Loss]) -> str:
     return f"{len(every)} nodes released, the last: {every[-1].message}"
 
 
-def _lacking(request: Request, seen: Observation) -> dict[str, str]:
+def _lacking(request: NodeRequest, seen: Observation) -> dict[str, str]:
     """Return the missing devices of each node, by the uid of its NodeClaim."""
     nodes = {node.name: node for node in seen.nodes}
     lacking = {}
@@ -135,11 +135,11 @@ def _lacking(request: Request, seen: Observation) -> dict[str, str]:
     return lacking
 
 
-def _is_own(claim: Claim, request: Request) -> bool:
+def _is_own(claim: Claim, request: NodeRequest) -> bool:
     return claim.marks == {mark(request.namespace, request.run_id)}
 
 
-def _waits_for_pool(pod: Pod, request: Request, taints: Iterable[Taint]) -> bool:
+def _waits_for_pool(pod: Pod, request: NodeRequest, taints: Iterable[Taint]) -> bool:
     """Return whether this pod of another workload has no node and may wait for a node of this pool."""
     own = pod.namespace == request.namespace and pod.labels.get(names.LABEL_RUN) == request.run_id
     if own or pod.node or pod.deleting or pod.phase in _FINISHED:
@@ -149,7 +149,7 @@ def _waits_for_pool(pod: Pod, request: Request, taints: Iterable[Taint]) -> bool
     return all(taint[2] == "PreferNoSchedule" or tolerates(pod.tolerations, taint) for taint in taints)
 
 
-def wants_pool(pod: Pod, request: Request) -> bool:
+def wants_pool(pod: Pod, request: NodeRequest) -> bool:
     """Return whether the pod's node selector does not exclude the pool.
 
     Its resource requests do not matter: a node may have more resources than this run knows.
@@ -172,6 +172,6 @@ def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: Taint) -> bool:
     )
 
 
-def _is_foreign(pod: Pod, request: Request) -> bool:
+def _is_foreign(pod: Pod, request: NodeRequest) -> bool:
     ours = is_placeholder(pod, request) or is_warm(pod)
     return not ours and pod.phase not in _FINISHED and pod.owner not in _PER_NODE_OWNERS

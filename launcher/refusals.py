@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from launcher.observe import Observation, WarningEvent
-from launcher.request import MIN_RETRY_SECONDS, Request
+from launcher.request import MIN_RETRY_SECONDS, NodeRequest
 from trainyard.k8s import names
 
 # Error codes of EC2's CreateFleet that Karpenter treats as missing capacity (karpenter-provider-aws, pkg/errors), each
@@ -33,7 +33,7 @@ _ENDED = "TerminatingOnInterruption"
 _EXPLAINED = ("SpotInterrupted", "InstanceUnhealthy")
 
 
-def describe_ended_instances(request: Request, warnings: Iterable[WarningEvent], since: float) -> str:
+def describe_ended_instances(request: NodeRequest, warnings: Iterable[WarningEvent], since: float) -> str:
     """Return a message about instances of the pool that EC2 terminated since this time; "" if there are none.
 
     The cluster does not know the reason. At launch, it is usually a KMS key that Karpenter may not use
@@ -54,14 +54,14 @@ def describe_ended_instances(request: Request, warnings: Iterable[WarningEvent],
     )
 
 
-def _concerns_pool(request: Request, warning: WarningEvent) -> bool:
+def _concerns_pool(request: NodeRequest, warning: WarningEvent) -> bool:
     """Return whether a warning is about a NodeClaim of the pool: <pool>-<five characters>."""
     # Compare the whole name: the name of another pool may begin with this one's.
     return warning.kind == "NodeClaim" and warning.name.rpartition("-")[0] == request.pool.name
 
 
 def refusals(
-    request: Request, warnings: Iterable[WarningEvent], since: float
+    request: NodeRequest, warnings: Iterable[WarningEvent], since: float
 ) -> Iterator[tuple[WarningEvent, str]]:
     """Yield EC2's refusals for the pool since this time: each Event, and its error code."""
     for warning in warnings:
@@ -72,7 +72,7 @@ def refusals(
             yield warning, found.group(1) if found else warning.reason
 
 
-def missing_capacity(request: Request, warnings: tuple[WarningEvent, ...], since: float) -> str:
+def missing_capacity(request: NodeRequest, warnings: tuple[WarningEvent, ...], since: float) -> str:
     """Return the message about EC2's refusals since this time, counted by error code; "" if there are none."""
     codes = Counter(code for _, code in refusals(request, warnings, since))
     where = f"{request.pool.instance_type} in {request.pool.zone}"
@@ -83,7 +83,7 @@ def missing_capacity(request: Request, warnings: tuple[WarningEvent, ...], since
     return ", ".join(parts)
 
 
-def is_out_of_capacity(request: Request, seen: Observation, since: float, until: float) -> bool:
+def is_out_of_capacity(request: NodeRequest, seen: Observation, since: float, until: float) -> bool:
     """Return whether no node can start before the time `until`, because of a refusal after `since`.
 
     Karpenter does not try an offering for three minutes after EC2 refused it. This matters only if the pool has one

@@ -38,7 +38,7 @@ from launcher.manifests import stamp
 from launcher.observe import PATIENCE_SECONDS, Claim, Observation, Pod, Training
 from launcher.outcome import JobFailure, gang, is_live, job_failure, workers
 from launcher.progress import Failure, Loss, Progress
-from launcher.request import Request
+from launcher.request import NodeRequest, Request
 from trainyard.k8s import names
 
 # A running operator creates a job's pods within a second or two.
@@ -176,7 +176,9 @@ def _hold(candidate: Request, step: Step, progress: Progress, seen: Observation)
     return replace(step, memory=replace(step.memory, progress=progress), actions=actions)
 
 
-def hold_nodes(candidate: Request, seen: Observation, progress: Progress, number: int) -> tuple[Action, ...]:
+def hold_nodes(
+    candidate: NodeRequest, seen: Observation, progress: Progress, number: int
+) -> tuple[Action, ...]:
     """Return the actions for this number of placeholders, one per node: create missing ones, delete all others."""
     wanted = {candidate.placeholder_name(index): index for index in range(number)}
     bad = tuple(

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
+from launcher.capacity import Submit
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject, parse_time
 from trainyard.operator.api.queue import parse_queue
@@ -27,13 +28,7 @@ from trainyard.operator.diagnostics import ended_sync_pod, is_abandoned, workspa
 from trainyard.operator.gang import build_pod_group, gang_wait
 from trainyard.operator.launcher_detection import detect_launcher
 from trainyard.operator.launcher_flags import find_conflict
-from trainyard.operator.nodes import (
-    NodesChosen,
-    NodesPending,
-    choose_nodes,
-    delete_placeholders,
-    pending_without_nodes,
-)
+from trainyard.operator.nodes import choose_nodes, delete_placeholders, pending_without_nodes
 from trainyard.operator.observe import AttemptJob
 from trainyard.operator.plan import (
     POLL_SECONDS,
@@ -67,9 +62,9 @@ def start_attempt(ctx: ReconcileContext) -> ReconcilePlan:
     if isinstance(attempt, AttemptSpec):
         attempt = gang_wait(ctx, attempt) or attempt
     choice = _choose_nodes(ctx, attempt) if isinstance(attempt, AttemptSpec) else None
-    if isinstance(choice, NodesPending) and choice.recount:
+    if isinstance(choice, Wait) and choice.recount:
         return ReconcilePlan(recount=True)
-    if isinstance(choice, NodesChosen):
+    if isinstance(choice, Submit):
         attempt = prepare_attempt(ctx, ctx.status.attempt, choice.nodes)
     jobs = build_jobs(attempt) if isinstance(attempt, AttemptSpec) else []
     outdated = [each for each in ctx.children.jobs if not _is_up_to_date(ctx, each, jobs)]
@@ -90,7 +85,7 @@ def start_attempt(ctx: ReconcileContext) -> ReconcilePlan:
         *ended_sync_pod(ctx)[0],
         *(delete_placeholders(ctx) if choice is None else ()),
     )
-    if not isinstance(choice, NodesPending):
+    if not isinstance(choice, Wait):
         return replace(plan, deletions=deletions)
     return replace(
         plan,
@@ -100,7 +95,7 @@ def start_attempt(ctx: ReconcileContext) -> ReconcilePlan:
     )
 
 
-def _choose_nodes(ctx: ReconcileContext, attempt: AttemptSpec) -> NodesChosen | NodesPending | None:
+def _choose_nodes(ctx: ReconcileContext, attempt: AttemptSpec) -> Submit | Wait | None:
     """Return the nodes of the pool, or the wait for them or for the workspace; None if nothing has to be awaited."""
     missing = workspace_wait(ctx, attempt)
     wait = None
@@ -135,7 +130,7 @@ def _wait(
 def _advance(
     ctx: ReconcileContext,
     attempt: AttemptSpec,
-    choice: NodesChosen | NodesPending | None,
+    choice: Submit | Wait | None,
     remaining: str,
     has_outdated_jobs: bool,
     jobs: list[JsonObject],
@@ -158,7 +153,7 @@ def _advance(
     conflict = _name_conflict(ctx, wanted)
     if remaining and (has_outdated_jobs or not conflict):  # the wait for nodes starts later
         return _wait(ctx, Wait(n.REASON_STOPPING, remaining, conditions))
-    if isinstance(choice, NodesPending):
+    if isinstance(choice, Wait):
         if attempt.settings.queue.scheduling.pool:
             lack = Condition(n.CAPACITY_AVAILABLE, False, choice.reason, choice.message)
             conditions = (*conditions, lack)
@@ -173,7 +168,7 @@ def _advance(
         return _wait(ctx, Wait(n.REASON_NAME_TAKEN, conflict, conditions, POLL_SECONDS), capacity=capacity)
     counted = unknown_capacity(ctx, "NoPool")
     if choice is not None:
-        counted = (Condition(n.CAPACITY_AVAILABLE, True, n.REASON_COUNTED, choice.message),)
+        counted = (Condition(n.CAPACITY_AVAILABLE, True, n.REASON_COUNTED, choice.reason),)
     size = attempt.size
     plan = ctx.write(
         n.PHASE_PROVISIONING,

@@ -20,7 +20,7 @@ from trainyard.operator.api.resolve import Settings, resolve
 from trainyard.operator.api.status import fit_status
 from trainyard.operator.command import Rendezvous, check_command
 from trainyard.operator.observe import AttemptJob, Children, Cluster, Worker, observe
-from trainyard.operator.plan import NORMAL, WARNING, Event, ReconcilePlan
+from trainyard.operator.plan import NORMAL, WARNING, Deletion, Event, ReconcilePlan
 from trainyard.operator.resources import Size, Storage
 
 MAX_MESSAGE: Final = 4096
@@ -189,15 +189,20 @@ def build_status(
 
 @dataclass(frozen=True)
 class Wait:
-    """Why a job is Pending. `requeue_after` as in a ReconcilePlan.
+    """Why a job is Pending.
 
-    With the reason InvalidSpec, the job can't run in its queue. Then a job that has had no workers fails.
+    With the reason InvalidSpec, the job can't run in its queue. Then a job that has had no workers fails. The last
+    fields are those of a wait for nodes, and as in a ReconcilePlan.
     """
 
     reason: str
     message: str
     conditions: tuple[Condition, ...] = ()
     requeue_after: float | None = None
+    capacity: CapacityStatus | None = None  # the state for the status, None for none
+    deletions: tuple[Deletion, ...] = ()
+    creations: tuple[JsonObject, ...] = ()
+    recount: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

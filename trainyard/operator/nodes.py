@@ -21,7 +21,7 @@ from launcher.capacity import Count, GiveUp, Submit, shortfall
 from launcher.manifests import LOST_NODE_TAINTS, REQUIRED, Owner, add_mark, mark, stamp
 from launcher.observe import NodePool, Observation
 from launcher.progress import Progress
-from launcher.request import Placeholder, Pool, Request
+from launcher.request import NodeRequest, Placeholder, Pool
 from launcher.state_machine import hold_nodes, is_of_this_wait
 from trainyard.k8s import names, quantity
 from trainyard.k8s.quantity import Amount
@@ -34,7 +34,7 @@ from trainyard.operator.children import (
     pull_secrets,
     spec_digest,
 )
-from trainyard.operator.context import AttemptSpec, CapacityStatus, ReconcileContext
+from trainyard.operator.context import AttemptSpec, CapacityStatus, ReconcileContext, Wait
 from trainyard.operator.plan import Deletion, deletions_of
 
 # The requeue intervals of a job that waits for nodes, and of one that only a change of the pool can help.
@@ -63,27 +63,6 @@ _NEVER: Final = re.compile(
 _NO_TYPE: Final = ("NodePool", "NoCompatibleInstanceTypes")
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodesChosen:
-    """The attempt may start with this number of nodes."""
-
-    nodes: int
-    message: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodesPending:
-    """The attempt can't start yet. `capacity` is the state for the status, None for none."""
-
-    reason: str
-    message: str
-    requeue_after: float | None = None
-    capacity: CapacityStatus | None = None
-    deletions: tuple[Deletion, ...] = ()
-    creations: tuple[JsonObject, ...] = ()
-    recount: bool = False
-
-
 def pool_to_count(ctx: ReconcileContext) -> str:
     """Return the pool whose nodes decide on the next step of this job, "" for none."""
     needs_no_nodes = ctx.status.final or ctx.status.running or ctx.spec.suspend
@@ -93,8 +72,8 @@ def pool_to_count(ctx: ReconcileContext) -> str:
 
 
 def choose_nodes(
-    ctx: ReconcileContext, attempt: AttemptSpec, leaving: int, first: NodesPending | None = None
-) -> NodesChosen | NodesPending:
+    ctx: ReconcileContext, attempt: AttemptSpec, leaving: int, first: Wait | None = None
+) -> Submit | Wait:
     """Return the number of nodes for the attempt, or why there are not enough yet.
 
     Args:
@@ -115,10 +94,10 @@ def choose_nodes(
     if ctx.refused:
         message = f"the API server rejects a placeholder, the pod that reserves a node: {ctx.refused}"
         reason = n.REASON_PLACEHOLDER_REFUSED
-        return NodesPending(reason=reason, message=message, requeue_after=IMPOSSIBLE_SECONDS, capacity=state)
+        return Wait(reason=reason, message=message, requeue_after=IMPOSSIBLE_SECONDS, capacity=state)
     if ctx.pool is None:  # the spec has changed since the read
         message = "the pool is not read yet"
-        return NodesPending(reason=n.REASON_WAITING_FOR_NODES, message=message, requeue_after=0.0)
+        return Wait(reason=n.REASON_WAITING_FOR_NODES, message=message, requeue_after=0.0)
     try:
         request = build_request(attempt, ctx.pool.pool)
     except ValueError as error:
@@ -143,7 +122,7 @@ def _decide(
     seen: Observation,
     state: CapacityStatus,
     leaving: int,
-) -> NodesChosen | NodesPending:
+) -> Submit | Wait:
     """Start, wait with placeholders, or end this try. Anything but a wait needs a read without caches."""
     since = state.since
     progress = Progress(attempt=state.tries, candidate=0, since=since, began=since)
@@ -154,7 +133,7 @@ def _decide(
     initialized = {each.uid: ctx.now for each in seen.claims if each.initialized}
     late = node_release.overdue(request, seen, since=since, heard=since, complete=initialized)
     if not seen.fresh and (never or late or not isinstance(decision, capacity.Wait)):
-        return NodesPending(reason=n.REASON_WAITING_FOR_NODES, message="", recount=True)
+        return Wait(reason=n.REASON_WAITING_FOR_NODES, message="", recount=True)
     if never:  # Events are not trusted, so no NodeClaim is deleted
         return _end_try(ctx, state, n.REASON_CAPACITY_IMPOSSIBLE, never)
     unneeded = [
@@ -171,8 +150,8 @@ def _decide(
         ]
         deletions = (*surplus, *(() if decision.by_events else unneeded))
         if not deletions:
-            return NodesChosen(nodes=decision.nodes, message=decision.reason)
-        return NodesPending(
+            return decision
+        return Wait(
             reason=n.REASON_HOLDING_FOR_MORE,
             message=decision.reason,
             requeue_after=0.0,
@@ -198,7 +177,7 @@ def _decide(
     if taken := next((name for name in created if ("Pod", name) in ctx.children.others), ""):
         reason, creations = n.REASON_NAME_TAKEN, []
         message = f"Pod {taken} does not belong to this job, which needs the name. Delete the pod"
-    return NodesPending(
+    return Wait(
         reason=reason,
         message=message,
         requeue_after=CAPACITY_POLL_SECONDS,
@@ -218,9 +197,9 @@ def pending_without_nodes(
     requeue_after: float | None,
     capacity: CapacityStatus | None = None,
     claims: Iterable[Deletion] = (),
-) -> NodesPending:
+) -> Wait:
     """Return a wait during which the job holds no nodes. These NodeClaims are deleted as well."""
-    return NodesPending(
+    return Wait(
         reason=reason,
         message=message,
         requeue_after=requeue_after,
@@ -292,7 +271,7 @@ def _find_verdict(request: JobRequest, seen: Observation, since: float, *, has_f
 
 def _end_try(
     ctx: ReconcileContext, state: CapacityStatus, reason: str, message: str, claims: Iterable[Deletion] = ()
-) -> NodesPending:
+) -> Wait:
     """End this try, and delete these NodeClaims. There are no placeholders until the next try."""
     chance = random.Random(f"{ctx.meta.uid} {state.tries}").random()  # noqa: S311 (jitter)
     retry = ctx.now + RETRY_SECONDS * (1 + _JITTER * chance)
@@ -301,7 +280,7 @@ def _end_try(
     return pending_without_nodes(ctx, reason, message, retry - ctx.now, state, claims)
 
 
-def _pause(ctx: ReconcileContext, state: CapacityStatus, retry: float) -> NodesPending:
+def _pause(ctx: ReconcileContext, state: CapacityStatus, retry: float) -> Wait:
     """Keep the reason and the message of the last try until the next one."""
     reason, message = (ctx.status.raw.get(key) for key in ("reason", "message"))
     known = (n.REASON_INSUFFICIENT_CAPACITY, n.REASON_CAPACITY_IMPOSSIBLE)
@@ -374,7 +353,7 @@ def find_unplaced_worker(ctx: ReconcileContext) -> tuple[str, float | None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobRequest(Request):
+class JobRequest(NodeRequest):
     """The request of a job. Its placeholders are named after the job.
 
     A run of the launcher takes whole nodes. A worker of a job may request a part of a node, but counts as one node.
@@ -425,23 +404,11 @@ def build_request(attempt: AttemptSpec, pool: NodePool | None) -> JobRequest:
         deadline_seconds=DEADLINE_SECONDS,
         hold_seconds=HOLD_SECONDS,
         node_start_seconds=NODE_START_SECONDS,
-        retry_seconds=RETRY_SECONDS,
+        active_deadline_seconds=None,
         placeholder=Placeholder(
             image=attempt.cluster.tools_image, priority_class=names.PLACEHOLDER_PRIORITY_CLASS
         ),
-        # The rest is for the launcher's PyTorchJob, which a TorchrunJob does not have.
-        **_NO_TRAINING,
     )
-
-
-_NO_TRAINING: Final[Mapping[str, Any]] = {
-    "attempts": 1,
-    "max_restarts": 0,
-    "shape": names.SHAPE_STATIC,
-    "active_deadline_seconds": None,
-    "worker": None,
-    "fallbacks": (),
-}
 
 
 def _worker_spec(attempt: AttemptSpec) -> JsonObject:
