@@ -220,8 +220,6 @@ def preflight(request: NodeRequest, seen: Observation, started: float) -> str:
 
 def _too_large(request: NodeRequest, pool: NodePool) -> str:
     """Return the request of a worker that exceeds a node of the pool; "" for none."""
-    if not pool.declared:  # an observed node may lack a device for a moment
-        return ""
     for name, text in request.resources.items():
         need, most = quantity.parse(text), pool.node.get(name, 0)
         if need > most and name in pool.node:

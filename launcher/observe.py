@@ -69,8 +69,7 @@ class NodePool:
         offers: The allowed values of each label in its requirements.
         lost_at: Since when it has no node class, in seconds since the epoch; None if it has one.
         taints: The taints of its nodes: (key, value, effect).
-        node: The resources of one of its nodes; {} if they are not known.
-        declared: Whether the stack declares `node`, as the resources of the instance type.
+        node: The resources of one of its nodes, as the stack declares them; {} if they are not known.
         reservations: The number of active capacity reservations. None if the pool also launches other instances, or if
             the number is not known.
     """
@@ -82,7 +81,6 @@ class NodePool:
     lost_at: float | None = None
     taints: tuple[tuple[str, str, str], ...] = ()
     node: Mapping[str, Amount] = field(default_factory=dict)
-    declared: bool = False
     reservations: int | None = None
 
 
@@ -305,7 +303,6 @@ def node_pool(item: Object, node_class: Object | None = None) -> NodePool:
     ready = "Ready" not in failing
     cause = failing.get("NodeClassReady") or failing.get("Ready") or {}
     template = item.get("spec", {}).get("template", {}).get("spec", {})
-    resources = _node_resources(item.get("metadata", {}).get("annotations") or {})
     return NodePool(
         limits=_amounts(item.get("spec", {}).get("limits")),
         ready=ready,
@@ -319,8 +316,7 @@ def node_pool(item: Object, node_class: Object | None = None) -> NodePool:
         taints=tuple(
             (each["key"], each.get("value") or "", each["effect"]) for each in template.get("taints") or ()
         ),
-        node=resources,
-        declared=bool(resources),
+        node=_node_resources(item.get("metadata", {}).get("annotations") or {}),
         reservations=reservations(node_class),
     )
 

@@ -20,7 +20,6 @@ from trainyard.k8s.objects import Objects, collection
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject, parse_time
 from trainyard.operator.gang import read_kai_queue
-from trainyard.operator.nodes import CAPACITY_POLL_SECONDS, IMPOSSIBLE_SECONDS
 from trainyard.operator.observe import Cluster
 
 T = TypeVar("T")
@@ -188,26 +187,6 @@ class ClusterReader:
         if not denies or (policy.get("spec") or {}).get("failurePolicy") != "Fail":
             return None
         return max(parse_time(each["metadata"].get("creationTimestamp")) or 0.0 for each in (policy, binding))
-
-
-class PollPacer:
-    """Limit the reconciles of all jobs that wait for nodes to `READS_PER_SECOND` together."""
-
-    READS_PER_SECOND = 5.0
-
-    def __init__(self) -> None:
-        self._waiting: set[str] = set()
-
-    def pace(self, path: str, requeue_after: float | None, *, waits: bool = False) -> float | None:
-        """Return the pause of the job at this path, in seconds. It is longer if many jobs wait for nodes.
-
-        It is at most IMPOSSIBLE_SECONDS. A pause of 0 or over this limit does not change.
-        """
-        if not waits or requeue_after is None or not 0 < requeue_after <= CAPACITY_POLL_SECONDS:
-            self._waiting.discard(path)
-            return requeue_after
-        self._waiting.add(path)
-        return max(requeue_after, min(len(self._waiting) / self.READS_PER_SECOND, IMPOSSIBLE_SECONDS))
 
 
 def _name(item: JsonObject) -> str:

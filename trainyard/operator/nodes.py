@@ -493,7 +493,7 @@ def pool_status(name: str, pool: NodePool | None) -> JsonObject:
         "found": True,
         "limits": _format_amounts(pool.limits),
         "nodeResources": _format_amounts(pool.node),
-        "declared": pool.declared,
+        "declared": bool(pool.node),
         **({"maxNodes": min(max_nodes)} if max_nodes else {}),
         **({"reservations": pool.reservations} if pool.reservations is not None else {}),
         **({"taints": taints} if taints else {}),
@@ -510,7 +510,6 @@ def pool_rejection_reason(status: Any, attempt: AttemptSpec, now: float) -> str:
         ready=True,
         problem="",
         node=_parse_amounts(fields.get("nodeResources")),
-        declared=fields.get("declared", False),
         taints=tuple(
             (each.get("key", ""), each.get("value", ""), each.get("effect", ""))
             for each in fields.get("taints") or ()

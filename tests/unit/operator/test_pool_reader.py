@@ -23,8 +23,8 @@ from tests.unit.operator.staged import (
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError
 from trainyard.operator import names as n
-from trainyard.operator.cluster_reader import ClusterReader, PollPacer
-from trainyard.operator.reconciler import Reconciler
+from trainyard.operator.cluster_reader import ClusterReader
+from trainyard.operator.reconciler import READS_PER_SECOND, Reconciler
 
 pytestmark = pytest.mark.unit
 
@@ -245,20 +245,20 @@ def test_waiting_jobs_share_reads_and_pace_themselves(api: FakeApi) -> None:
     paths = [copy_job(api, f"job-{number}") for number in range(20)]
     shared = reconciler(api, clock=0.0)  # all within a second
     pauses = [shared.reconcile_job("team", f"job-{number}") for number in range(20)]
-    assert (pauses[0], pauses[-1]) == (2, 20 / PollPacer.READS_PER_SECOND)
+    assert (pauses[0], pauses[-1]) == (2, 20 / READS_PER_SECOND)
     assert sum(path == NODES for path, _ in reads(api)) == 1
     api.remove(paths[3])
     shared.reconcile_job("team", "job-3")
-    assert shared.reconcile_job("team", "job-4") == 19 / PollPacer.READS_PER_SECOND
+    assert shared.reconcile_job("team", "job-4") == 19 / READS_PER_SECOND
 
 
-def test_pacer_slows_only_frequent_jobs_within_a_limit() -> None:
-    pacer = PollPacer()
-    assert [pacer.pace("hopeless", each, waits=True) for each in (30.0, 0.0, None)] == [30.0, 0.0, None]
-    assert pacer.pace("running", 1.0) == 1.0
-    pauses = [pacer.pace(str(number), 2.0, waits=True) for number in range(500)]
+def test_pace_slows_only_frequent_jobs_within_a_limit(api: FakeApi) -> None:
+    pace = reconciler(api)._pace
+    assert [pace("hopeless", each, waits=True) for each in (30.0, 0.0, None)] == [30.0, 0.0, None]
+    assert pace("running", 1.0, waits=False) == 1.0
+    pauses = [pace(str(number), 2.0, waits=True) for number in range(500)]
     assert pauses[0::100] == [2.0, 20.2, 30, 30, 30]
-    assert pacer.pace("0", 0.2, waits=True) == 30
+    assert pace("0", 0.2, waits=True) == 30
 
 
 def test_list_is_cached_for_its_time(api: FakeApi) -> None:
