@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from launcher import backends, sources
 from launcher.manifests import Owner
 from launcher.observe import Claim, Node, Observation, Training
 from launcher.request import Request
-from launcher.wakeup import Wakeup
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, Client, JsonObject
 from trainyard.k8s.informer import Informers
@@ -21,6 +22,8 @@ T = TypeVar("T")
 
 # Requests in parallel, beside the watches and within the connections that the client keeps.
 AT_ONCE = 8
+# Changes come in bursts: a starting node updates its Node object several times, and many nodes start together.
+SETTLE_SECONDS = 0.05
 _NOT_FOUND = 404
 _CONFLICT = 409
 _UNKNOWN = "unknown"
@@ -243,3 +246,40 @@ def _uid(training: Training | None) -> str:
 def _names(nodes: Iterable[Node], claims: Iterable[Claim]) -> frozenset[str]:
     """Return the names of the pool's nodes, including nodes whose Node object has no pool label yet."""
     return frozenset((*(node.name for node in nodes), *(each.node for each in claims))) - {""}
+
+
+class Wakeup:
+    """An event that one thread awaits, and that other threads and signal handlers set.
+
+    A signal handler may interrupt the waiting thread between any two of its steps. The locks of `threading` are not
+    safe there; `SimpleQueue.put` is (https://docs.python.org/3/library/queue.html#queue.SimpleQueue.put).
+    """
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        """End the present wait, or the next one if there is none."""
+        if self._calls.empty():
+            self._calls.put(None)
+
+    def clear(self) -> None:
+        """Discard all calls of `set` so far."""
+        try:
+            while True:
+                self._calls.get_nowait()
+        except Empty:
+            pass
+
+    def wait(self, timeout: float) -> bool:
+        """Wait at most `timeout` seconds for a call of `set`. After one, wait until a burst of changes settles.
+
+        Returns:
+            Whether `set` was called.
+        """
+        try:
+            self._calls.get(timeout=timeout)
+        except Empty:
+            return False
+        time.sleep(SETTLE_SECONDS)
+        return True

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from launcher import progress
 from launcher.gateway import Gateway
@@ -67,11 +66,6 @@ class RunLease(LeaderElector):
     def end(self, now: Progress | None) -> None:
         """Release the Lease with this progress for the next launcher, if the API allows it."""
         self.release(_annotations(now))
-
-
-def stored_progress(item: Mapping[str, Any]) -> str:
-    """Return the text of the progress in a Lease; "" if there is none."""
-    return str((item["metadata"].get("annotations") or {}).get(names.ANNOTATION_ATTEMPT) or "")
 
 
 def _annotations(now: Progress | None) -> dict[str, str]:

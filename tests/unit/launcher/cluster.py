@@ -9,6 +9,7 @@ from launcher.request import Request
 from tests.unit.launcher.api_server import FakeApi
 from tests.unit.launcher.conftest import made_for
 from tests.unit.launcher.test_capacity import node
+from trainyard.k8s import names
 
 Object = dict[str, Any]
 
@@ -94,3 +95,8 @@ def grow(api: FakeApi, nodes: int, pods: int) -> None:
         item = put_pod(api, f"pod-{index}", names[index % len(names)], app="daemon")
         item["metadata"]["managedFields"] = owned
         item["spec"]["containers"][0]["env"] = variables
+
+
+def stored_progress(item: Object) -> str:
+    """Return the text of the progress in a Lease; "" if there is none."""
+    return str((item["metadata"].get("annotations") or {}).get(names.ANNOTATION_ATTEMPT) or "")

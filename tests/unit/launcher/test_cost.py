@@ -13,11 +13,11 @@ import pytest
 from launcher import backends, manifests
 from launcher.actions import End, Memory
 from launcher.cost import KarpenterPrices, Meter, Offering, unknown
-from launcher.lease import stored_progress
 from launcher.progress import Usage, loads
 from launcher.request import Request
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi
+from tests.unit.launcher.cluster import stored_progress
 from tests.unit.launcher.conftest import asked
 from tests.unit.launcher.program import value
 from tests.unit.launcher.test_capacity import NOW, node, placeholder, seen, worker

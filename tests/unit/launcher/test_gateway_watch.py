@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from launcher import __main__ as program
-from launcher import wakeup
+from launcher import gateway as gateway_module
 from launcher.gateway import Gateway
 from launcher.loop import Launcher
 from launcher.observe import Observation, Pod
@@ -181,7 +181,7 @@ def changes(api: FakeApi) -> dict[str, Callable[[], object]]:
 def test_each_change_ends_the_wait_at_once(
     api: FakeApi, gateway: Gateway, request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wakeup, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(gateway_module, "SETTLE_SECONDS", 0.0)
     took: dict[str, float] = {}
     gateway.observe(request_, fresh=False)
     until(lambda: api.watching == SOURCES)
@@ -202,7 +202,7 @@ def test_each_change_ends_the_wait_at_once(
 def test_what_concerns_nobody_here_ends_no_wait(
     api: FakeApi, gateway: Gateway, request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wakeup, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(gateway_module, "SETTLE_SECONDS", 0.0)
     put_node(api, "a")
     gateway.observe(request_, fresh=False)
     until(lambda: api.watching == SOURCES)
@@ -220,7 +220,7 @@ def test_what_concerns_nobody_here_ends_no_wait(
 def test_what_was_observed_already_ends_no_wait(
     api: FakeApi, gateway: Gateway, request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wakeup, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(gateway_module, "SETTLE_SECONDS", 0.0)
     gateway.observe(request_, fresh=False)
     until(lambda: api.watching == SOURCES)
     put_node(api, "a")
@@ -268,7 +268,7 @@ def test_flapping_nodes_make_twenty_rounds_a_second_at_most(
     took = time.monotonic() - began
     stop.set()
     flapping.join()
-    assert 4 * wakeup.SETTLE_SECONDS <= took < 20.0
+    assert 4 * gateway_module.SETTLE_SECONDS <= took < 20.0
     assert api.version > 40
 
 

@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
-from launcher import lease
 from launcher.gateway import Gateway
 from launcher.lease import RunLease
 from launcher.manifests import Owner, stamp
 from launcher.progress import initial_progress
 from tests.unit.launcher.api_server import FakeApi
+from tests.unit.launcher.cluster import stored_progress
 from tests.unit.launcher.conftest import asked
 from trainyard.k8s.client import ApiUnavailable, RetryPolicy
 from trainyard.k8s.lease import Lost, Standing
@@ -91,7 +91,7 @@ def test_a_holder_whose_lease_was_taken_may_do_nothing(api: FakeApi) -> None:
     assert not one.is_holder
     with pytest.raises(Lost):
         one.write(initial_progress(clock.now))
-    assert lease.stored_progress(api.objects[LEASE]) == "", "nothing of the one that lost it is noted"
+    assert stored_progress(api.objects[LEASE]) == "", "nothing of the one that lost it is noted"
 
 
 def test_lease_renewal_with_lost_answer_keeps_it(api: FakeApi) -> None:

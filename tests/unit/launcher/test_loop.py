@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from launcher import __main__ as entry
-from launcher import lease
 from launcher.gateway import Gateway
 from launcher.loop import Launcher
 from launcher.manifests import Owner, stamp
 from launcher.progress import Progress, initial_progress, loads
 from launcher.request import Request
 from tests.unit.launcher.api_server import QUICK, FakeApi, until
+from tests.unit.launcher.cluster import stored_progress
 from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.test_capacity import node
 from tests.unit.launcher.test_gateway import PODS, states
@@ -176,7 +176,7 @@ def test_run_releases_node_with_warning_event(api: FakeApi) -> None:
     warned = [event for path, event in api.objects.items() if path.startswith(EVENTS)]
     (event,) = (event for event in warned if event["reason"] == "NodeReleased")
     assert (event["type"], event["message"]) == ("Warning", expected)
-    kept = loads(lease.stored_progress(api.objects[LEASE]), 1)
+    kept = loads(stored_progress(api.objects[LEASE]), 1)
     assert [loss.message for loss in kept.released] == [expected]
 
 
@@ -185,7 +185,7 @@ def test_run_writes_progress_before_actions(api: FakeApi) -> None:
     wrong: list[str] = []
 
     def on_request(_method: str, _path: str) -> None:
-        known = lease.stored_progress(api.objects[LEASE]) if LEASE in api.objects else ""
+        known = stored_progress(api.objects[LEASE]) if LEASE in api.objects else ""
         for name in api.names(PODS):
             label = api.objects[f"{PODS}/{name}"]["metadata"]["labels"]["trainyard.dev/attempt"]
             if not known or label > loads(known, 1).label:

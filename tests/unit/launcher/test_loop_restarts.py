@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from launcher import lease
 from launcher.progress import loads
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi
+from tests.unit.launcher.cluster import stored_progress
 from tests.unit.launcher.conftest import asked
 from tests.unit.launcher.program import value
 from tests.unit.launcher.test_gateway import states
@@ -61,7 +61,7 @@ def test_run_lost_worker_deletes_job_and_resubmits(api: FakeApi) -> None:
         if method in ("POST", "DELETE") and "/events" not in path:
             asked_for.append((method, path))
         if (method, path) == ("DELETE", JOB):
-            noted.append(loads(lease.stored_progress(api.objects[LEASE]), 1).restarts)
+            noted.append(loads(stored_progress(api.objects[LEASE]), 1).restarts)
 
     api.on_request = on_request
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from launcher import backends, lease, progress
+from launcher import backends, progress
 from launcher.loop import Launcher
 from launcher.manifests import Owner, stamp
 from launcher.observe import Observation
 from launcher.request import Request
+from tests.unit.launcher.cluster import stored_progress
 from tests.unit.launcher.world import EPOCH, TICK, World
 from trainyard.k8s import names
 
@@ -82,7 +83,7 @@ class Trace:
     @property
     def progress(self) -> progress.Progress | None:
         """What the Lease says of how far the run is."""
-        text = lease.stored_progress(self.lease_) if self.lease_ is not None else ""
+        text = stored_progress(self.lease_) if self.lease_ is not None else ""
         return _read(text, self.request.candidates) if text else None
 
     def wrong(self, what: str) -> None:
