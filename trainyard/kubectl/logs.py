@@ -37,7 +37,7 @@ from trainyard.operator.api.fields import parse_time
 from trainyard.operator.api.job import parse_job
 from trainyard.operator.api.resolve import resolve
 from trainyard.operator.children import LOG_READER_CONTAINER, build_log_reader
-from trainyard.operator.observe import read_pod_exit
+from trainyard.operator.observe import OVER, container_statuses, read_pod_exit
 
 JsonObject = dict[str, Any]
 _POLL_SECONDS: Final = 1.0
@@ -666,14 +666,12 @@ def has_ended(pod: JsonObject) -> bool:
 
 def is_over(pod: JsonObject) -> bool:
     """Return whether no container of the pod can start any more."""
-    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+    return pod.get("status", {}).get("phase") in OVER
 
 
 def _worker_state(pod: JsonObject) -> JsonObject:
-    statuses = pod.get("status", {}).get("containerStatuses", ())
-    worker = (each.get("state", {}) for each in statuses if each.get("name") == n.WORKER_CONTAINER)
-    found: JsonObject = next(worker, {})
-    return found
+    state: JsonObject = container_statuses(pod).get(n.WORKER_CONTAINER, {}).get("state") or {}
+    return state
 
 
 def newest_pods(pods: Iterable[JsonObject], attempt: int | None = None) -> dict[int, JsonObject]:

@@ -18,6 +18,7 @@ from trainyard.kubectl.cluster import Cluster, explained, suggest_queue
 from trainyard.kubectl.output import UNAVAILABLE, USAGE, WORKSPACE, Bar, PluginError, say
 from trainyard.operator import names as n
 from trainyard.operator.names import sync_pod_url
+from trainyard.operator.observe import container_statuses
 from trainyard.workspace.archive import Archive
 from trainyard.workspace.bucket import Bucket
 from trainyard.workspace.errors import NotThere, WorkspaceError, format_size
@@ -219,8 +220,7 @@ def _container(pod: JsonObject) -> JsonObject:
     """Return the status of the sync pod's container, {} if the pod is being deleted. With an archive, it is ready."""
     if pod["metadata"].get("deletionTimestamp"):
         return {}
-    statuses = pod.get("status", {}).get("containerStatuses", ())
-    return next((each for each in statuses if each.get("name") == n.SYNC_CONTAINER), {})
+    return container_statuses(pod).get(n.SYNC_CONTAINER) or {}
 
 
 def check_sync_pod(cluster: Cluster, job: JsonObject, waited: float = 0.0) -> None:

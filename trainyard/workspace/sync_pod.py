@@ -13,7 +13,6 @@ import http.client
 import json
 import logging
 import os
-import re
 import shutil
 import socket
 import tempfile
@@ -52,7 +51,6 @@ _PART: Final = ".part"
 _UNTRUSTED: Final = "untrusted-"
 _CURRENT: Final = "current"
 _LOCK: Final = "lock"
-_URL: Final = re.compile(r"s3://[^/]+/.+")
 
 
 @dataclass(frozen=True)
@@ -80,10 +78,6 @@ class Pointer:
         except (ValueError, KeyError, TypeError) as error:
             raise WorkspaceError(f"pointer to the workspace: {data[:100]!r}: {error}") from None
         check_digest(pointer.digest)
-        if pointer.url and not _URL.fullmatch(pointer.url):
-            raise WorkspaceError(
-                f"pointer to the workspace: url {pointer.url[:100]!r} must be s3://bucket/key"
-            )
         return pointer
 
 
