@@ -137,7 +137,6 @@ class Launcher:
             self.gateway.wait(left)
 
     def _seconds_to_next_round(self) -> float:
-        """Return the seconds until the next round if nothing changes."""
         now = self.wall_clock()
         due = state_machine.due(self.request, self._memory, now)
         return self.poll_seconds if due is None else min(self.poll_seconds, due - now)

@@ -406,7 +406,6 @@ def _container_statuses(item: Object) -> list[Mapping[str, Any]]:
 
 
 def _first_start(item: Object) -> float:
-    """Return when the first container of a pod started."""
     states = [each.get("state") or {} for each in _container_statuses(item)]
     began = [
         seconds((state.get(kind) or {}).get("startedAt"))
@@ -429,7 +428,6 @@ def disruption_reason(item: Object) -> str:
 
 
 def _first_exit(item: Object) -> Exit | None:
-    """Return the container that failed first."""
     found = []
     for each in _container_statuses(item):
         ended = (each.get("state") or {}).get("terminated") or {}

@@ -365,7 +365,6 @@ def _suspended(
 
 
 def _job(request: Request) -> str:
-    """Return the kind and the name of the training job."""
     return f"{backends.of(request).kind} {request.training_job}"
 
 

@@ -268,7 +268,6 @@ def _size(spec: JsonObject, seen: JsonObject) -> str:
 
 
 def _cost(cost: JsonObject) -> str:
-    """Return the node-hours of a job, and their cost if it is known."""
     if not cost:
         return ""
     hours = f"{cost['nodeHours']:.2f} node-hours ({cost['idleNodeHours']:.2f} idle)"

@@ -138,12 +138,9 @@ def _advance(
     """Return the first reason why a valid job is Pending. Without one, create the attempt's objects.
 
     Args:
-        ctx: The context.
-        attempt: The attempt.
         choice: The nodes of a pool, or the wait for them.
         remaining: The message about objects of other attempts, which must be gone first.
         has_outdated_jobs: Whether they include Jobs.
-        jobs: The Jobs of the attempt.
     """
     conditions, capacity = accepted_conditions(ctx, attempt), ctx.status.raw.get("capacity")
     pause, left = backoff(ctx)

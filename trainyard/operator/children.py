@@ -52,7 +52,6 @@ _ARCHIVE_MOUNT: Final = {"name": n.ARCHIVE_VOLUME, "mountPath": n.ARCHIVE_DIRECT
 
 
 def _filled(**fields: Any) -> JsonObject:
-    """Return the fields that have a value."""
     return {name: value for name, value in fields.items() if value}
 
 
@@ -345,7 +344,6 @@ def _field(path: str) -> JsonObject:
 
 
 def _volumes(attempt: AttemptSpec, node: int | None) -> tuple[list[JsonObject], list[JsonObject]]:
-    """Return the volumes of a worker's pod, and their mounts in the worker."""
     queue, workspace = attempt.settings.queue, attempt.spec.workspace
     volumes: list[JsonObject] = []
     mounts: list[JsonObject] = []

@@ -352,7 +352,6 @@ def _skip_options(
 
 
 def _is_known(words: Sequence[str]) -> bool:
-    """Return whether the first of these words is a known program."""
     name = _name_in_bin("".join(words[:1]))
     return name in (*_SHELLS, *_WRAPPERS) or _classify(name, words[1:], is_read=False) is not None
 

@@ -77,8 +77,6 @@ def choose_nodes(
     """Return the number of nodes for the attempt, or why there are not enough yet.
 
     Args:
-        ctx: The context.
-        attempt: The attempt.
         leaving: The number of earlier workers that still run.
         first: Another wait that comes first. Until it ends, no placeholders are created. A job that the pool can
             never fit is reported even before this wait.

@@ -336,7 +336,6 @@ class Reconciler:
 
 
 def _only_reports(ctx: ReconcileContext, plan: ReconcilePlan) -> bool:
-    """Return whether a plan only writes why a job without workers waits."""
     if plan.deletions or plan.creations or plan.patches or plan.recount or plan.finalizers is not None:
         return False
     if plan.status is None:

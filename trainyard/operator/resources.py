@@ -246,7 +246,6 @@ def _access_mode(volume: Volume, cluster: Cluster) -> str:
 
 
 def _best_mode(modes: tuple[str, ...]) -> str:
-    """Return the best access mode of an existing claim."""
     return next((mode for mode in (READ_WRITE_MANY, READ_ONLY_MANY) if mode in modes), READ_WRITE_ONCE)
 
 

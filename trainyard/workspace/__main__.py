@@ -113,7 +113,6 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _event_of_signals() -> threading.Event:
-    """Return an event that SIGTERM and SIGINT set."""
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())

@@ -63,13 +63,7 @@ def resolve(queue: Any, job: JobSpec) -> tuple[Settings | None, tuple[str, ...]]
 
 
 def combine(spec: QueueSpec, job: JobSpec, queue_gpus: int) -> Settings:
-    """Return the settings of a job.
-
-    Args:
-        spec: The spec of the queue with the job's overrides.
-        job: The spec of the job.
-        queue_gpus: The GPUs of a worker in the queue itself.
-    """
+    """Return the settings of a job in a queue whose spec has its overrides. `queue_gpus` is without them."""
     defaults, meeting = spec.job_defaults, job.distributed
     policy = job.restart_policy or defaults.restart_policy
     restarts = defaults.max_restarts if job.max_restarts is None else job.max_restarts
