@@ -28,14 +28,10 @@ CLOSE_SECONDS = 5.0
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """The part of one process in one step.
+    """The part of one process in one step. `samples` are those of all processes, `end` is the position after the step.
 
-    Attributes:
-        epoch: The epoch, from 1.
-        samples: The samples of all processes together.
-        end: The position after the step.
-        parts: Inputs and targets of each micro-batch of this process. All processes have equally many; they are empty
-            tensors if this process has no share.
+    `parts` has inputs and targets of each micro-batch of this process. All processes have equally many; they are empty
+    tensors if this process has no share.
     """
 
     epoch: int

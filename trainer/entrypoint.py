@@ -34,11 +34,9 @@ def launch_options(processes: int | None, environ: Mapping[str, str]) -> list[st
 def pod_exit_code(codes: Iterable[int]) -> int:
     """Return the exit code of the pod for several failed processes.
 
-    The first code of the trainer that names a cause wins, else the first code. STOPPED names no cause, because torchrun
-    stops the other processes after a failure.
-
-    Args:
-        codes: In the order of failure. A negative code is a signal, and becomes 128 + signal as in shells.
+    `codes` are in the order of failure. The first code of the trainer that names a cause wins, else the first code.
+    STOPPED names no cause, because torchrun stops the other processes after a failure. A negative code is a signal, and
+    becomes 128 + signal as in shells.
     """
     ours = {int(code) for code in Exit} - {Exit.SUCCEEDED, Exit.FAILED, Exit.STOPPED}
     failed = [code for code in codes if code != 0]
@@ -50,11 +48,7 @@ def pod_exit_code(codes: Iterable[int]) -> int:
 
 
 def check_device(config: Config, processes: int) -> None:
-    """Check that there is a GPU for each process, if the settings require cuda.
-
-    Raises:
-        TrainerError: There are fewer GPUs than processes.
-    """
+    """Raise TrainerError if the settings require cuda and there are fewer GPUs than processes."""
     if config.device != "cuda":
         return
     # Ask NVML. The usual check creates a CUDA context, which holds 300 MB of GPU memory as long as the agent runs.
@@ -137,11 +131,7 @@ def import_training(config: Config) -> None:
 def run_agent(what: str, module: str, arguments: Sequence[str], options: Sequence[str]) -> int:
     """Run `module` in the processes of this node under torchrun's agent. Return the pod's exit code.
 
-    Args:
-        what: What ended, for the error message.
-        module: The module of the processes.
-        arguments: Their arguments.
-        options: The options of torchrun.
+    The error message says that `what` ended. `options` are those of torchrun.
     """
     gc.disable()  # see trainer.train
     from torch.distributed.elastic.multiprocessing.api import SignalException

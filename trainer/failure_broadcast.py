@@ -75,11 +75,8 @@ class FailureBroadcast:
 
     Call `join(store)` when the process group exists, `send(code)` if this process fails alone, and `close()` when all
     processes end normally. A process that receives a failure ends with the same exit code, and one process of each node
-    prints which rank failed. If the store is gone, it ends with Exit.FAILED.
-
-    Args:
-        leave: Ends the process.
-        last: Called before the end with the exit code and the failed rank (None if unknown).
+    prints which rank failed. If the store is gone, it ends with Exit.FAILED. `last` is called before the end with the
+    exit code and the failed rank (None if unknown).
     """
 
     def __init__(

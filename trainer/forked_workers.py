@@ -32,11 +32,8 @@ POLL_SECONDS = 0.02
 def fork_workers(module: str, work: Callable[[], int | None]) -> None:
     """Let torchrun's agents in this process fork their workers, instead of starting `python -u -m <module>`.
 
-    While the log is copied, workers start as before.
-
-    Args:
-        module: The module of the workers. Other commands start as before.
-        work: Returns the exit code. `sys.argv` holds its arguments.
+    Other commands start as before, and while the log is copied all do. `work` finds its arguments in `sys.argv` and
+    returns the exit code.
     """
     own_command = [sys.executable, "-u", "-m", module]
 

@@ -42,15 +42,10 @@ class Watch:
 
     `enter(phase)` and `beat()`, after each step and batch, count as progress. On a hang, the watch prints one line with
     the phase, and writes the stacks of all threads and the dumps of the flight recorders. Without a writable directory,
-    the stacks go to stderr.
+    the stacks go to stderr. `last` is called before the end.
 
-    Args:
-        limit: Seconds without progress that count as a hang.
-        long_limit: The same in phases with `long=True`: joining, loading, compiling, the first step, the last save.
-        rank: The rank of this process.
-        directory: Where the stacks and dumps go.
-        leave: Ends the process.
-        last: Called before the end.
+    `limit` are the seconds without progress that count as a hang; `long_limit` holds in phases with `long=True`:
+    joining, loading, compiling, the first step, the last save.
     """
 
     def __init__(
@@ -83,11 +78,9 @@ class Watch:
         return self._hung
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def enter(self, phase: str, *, long: bool = False) -> None:
-        """Begin a phase."""
         self._beats += 1  # before the limit, which does not hold for the time of the phase before
         self._now = (phase, self._limits[long])
 

@@ -34,7 +34,7 @@ _MAX_WARMUP_SHARE: Final = 0.1
 
 
 def recipe(config: Config, unit: str, steps: int) -> Recipe:
-    """Return the hyperparameters for this kind of data, with those of the settings."""
+    """Return the default hyperparameters for this kind of data, overridden by the settings."""
     default = _TOKENS if unit == "tokens" else _IMAGES
     default = replace(default, warmup_steps=min(default.warmup_steps, int(_MAX_WARMUP_SHARE * steps)))
     overrides = {

@@ -128,14 +128,10 @@ def write_stderr(line: str) -> None:
 def leave(
     code: Exit, line: str, work: Callable[[], object] | None = None, *, linger: float = 0.0
 ) -> NoReturn:
-    """Print `line` (nothing if it is empty), do `work`, and exit with `code`.
+    """Print `line` (nothing if it is empty) and do `work`, in WORK_SECONDS at most, and exit with `code`.
 
-    Args:
-        code: The exit code.
-        line: The last log line.
-        work: Called after it. Both together get WORK_SECONDS.
-        linger: The minimum seconds until the exit. Other processes that found the same problem get this time to report
-            it, because the first exit ends them.
+    The exit comes after `linger` seconds at least. Other processes that found the same problem get this time to report
+    it, because the first exit ends them.
     """
     began = time.monotonic()
 

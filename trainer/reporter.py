@@ -139,7 +139,6 @@ class Reporter(Observer):
         self._began = time.perf_counter()
 
     def stop(self, reason: str) -> None:
-        """Report that all processes agreed to stop."""
         self._record(record.Stop, reason=reason)
 
     def end(self, outcome: str, exit_code: int, failed_rank: int | None = None) -> None:
@@ -210,11 +209,10 @@ class EndReport:
         self._reporter: Reporter | None = None
 
     def attach(self, reporter: Reporter) -> None:
-        """Set the reporter of the run."""
         self._reporter = reporter
 
     def report(self, code: Exit, failed_rank: int | None = None) -> None:
-        """Report the exit code, and the process that failed if it is known. Never raise."""
+        """Write the last record, with the process that failed if it is known. Never raise."""
         if self._reporter is not None:
             with suppress(Exception):  # an error of the metrics must not hide the failure
                 self._reporter.end("stopped" if code == Exit.STOPPED else "failed", int(code), failed_rank)

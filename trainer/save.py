@@ -51,12 +51,7 @@ def save(
 ) -> str:
     """Write the model, its metadata and the pointer, in this order. Return the URI of the model.
 
-    Args:
-        uri: The model URI.
-        run_id: The run.
-        weights: The tensors of the model by name.
-        metadata: The result of `trainer.train.describe`.
-        scratch: A local directory with room for the model; by default the one for temporary files.
+    `scratch` is a local directory with room for the model; by default the one for temporary files.
 
     Raises:
         TrainerError: It can't be written.

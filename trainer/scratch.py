@@ -38,14 +38,9 @@ def folder(place: Path | None, use: Use) -> Path:
 
 
 def find_abandoned(names: Iterable[str], own: Process, start: Callable[[int], str | None]) -> list[str]:
-    """Return the names whose processes ran on the node of `own` and are gone. Pure except for `start`.
+    """Return the names whose processes ran on the node of `own` and are gone, according to `start` (see `start_of`).
 
     Directories of another node, of another container, or of a node without /proc are left alone.
-
-    Args:
-        names: Names of directories.
-        own: This process.
-        start: Returns the start of the process with this id, None if there is none.
     """
     if not own.boot:
         return []
@@ -58,10 +53,9 @@ def find_abandoned(names: Iterable[str], own: Process, start: Callable[[int], st
 
 
 def clear(place: Path | None = None) -> list[str]:
-    """Remove directories of dead processes from `place`, by default the one for temporary files.
+    """Remove directories of dead processes from `place`, by default the one for temporary files. Return their names.
 
-    Returns:
-        The names of the removed directories. Others, such as those of another user, are skipped.
+    Those that can't be removed, such as those of another user, are skipped.
     """
     where = place or Path(tempfile.gettempdir())
     names: list[str] = []

@@ -98,13 +98,8 @@ class Stop:
     file has no deadline, because a signal follows it. A notice file that exists at the start is an old one: it only
     counts when it is written again.
 
-    Args:
-        patience: Seconds after a signal in which the process must end. PROMPT_SECONDS without unsaved work, as before
-            the first step.
-        phase: Returns what the process does now.
-        notice: The path of the notice file.
-        last: Called before this object ends the process.
-        leave: Ends the process.
+    `patience` are the seconds after a signal in which the process must end; without unsaved work, as before the first
+    step, PROMPT_SECONDS. `last` is called before this object ends the process.
     """
 
     def __init__(

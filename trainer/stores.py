@@ -109,7 +109,6 @@ class Directory:
         return found
 
     def read(self, path: str) -> bytes:
-        """Return the whole content."""
         with os_errors("read", self.uri(path)):
             return (self.path / path).read_bytes()
 

@@ -70,14 +70,7 @@ def newest(
 ) -> Found | None:
     """Return the newest complete checkpoint; None if there are no checkpoints.
 
-    Args:
-        store: Where the checkpoints are.
-        group: A gloo group of all processes.
-        world: This process and the others.
-        model: The fingerprint of the tensors of the model.
-        data_digest: The digest of the data.
-        scratch: Where the files of a bucket are copied to.
-        log_line: Prints a line.
+    `group` is a gloo group of all processes. The files of a bucket are copied to `scratch`.
 
     Raises:
         TrainerError: The store failed, the checkpoint is of another model or other data, or all are damaged. All

@@ -69,11 +69,8 @@ GIB = 2**30
 class Counts:
     """Counts of this process.
 
-    Attributes:
-        blocked_seconds: The time in which training waited.
-        last_writing_seconds: The time until the last checkpoint was durable, while training continued.
-        last_size_bytes: The size of the last whole checkpoint, known in rank 0.
-        owner_lost: Another run took over the place, so nothing is saved any more. Known in all ranks.
+    Training waited for `blocked_seconds`, and continued for the `last_writing_seconds` until the last checkpoint was
+    durable. Only rank 0 knows `last_size_bytes`. All ranks know `owner_lost`: another run took over the place.
     """
 
     saved: int = 0
@@ -91,24 +88,10 @@ class Counts:
 class Saver:
     """Write checkpoints of one run to one store.
 
-    Attributes:
-        is_busy: Whether any process was still writing at the last `save` or `finish`.
-
-    Args:
-        store: Where the checkpoints go.
-        group: A gloo group of all processes, which no other thread uses.
-        keep: How many checkpoints to keep.
-        data_digest: The digest of the data, for the manifest.
-        device: Where the state is.
-        meeting: Host and port of the TCPStore of the run, where background processes meet; None for threads. If the
-            copies of a node do not fit into /dev/shm, threads are used.
-        local_size: Processes of this node.
-        owner: The claim, in rank 0.
-        last_good: The step that was loaded.
-        damaged: The damaged steps that the load found.
-        scratch: Where files wait for their upload.
-        log_line: Prints a line.
-        clock: A monotonic clock.
+    No other thread uses `group`, a gloo group of all processes. Background processes meet at `meeting`, host and port
+    of the TCPStore of the run. Without it, or if the copies of a node do not fit into /dev/shm, threads write.
+    `last_good` and `damaged` are the steps that the load found. `is_busy` is True if any process was still writing at
+    the last `save` or `finish`.
     """
 
     def __init__(
@@ -336,7 +319,7 @@ class Saver:
                 clear(self._scratch)
 
     def _delete_surplus(self, writer: Writer) -> None:
-        """Delete surplus checkpoints. The next save tries again what fails."""
+        # The next save tries again what fails.
         step, generation = writer.heading.step, writer.generation
         try:
             for failed, error in delete_surplus(self._store, step, self._keep, self._damaged, generation):
@@ -354,7 +337,7 @@ class Saver:
             self._alarm(f"{self._in_flight} in flight for {seconds:.0f} s", f"step={step}")
 
     def _failed(self, reason: str, step: int | None = None) -> None:
-        """Count and log a failed save, or (without a step) a problem before the first one."""
+        """Count and log a failed save or, without a step, a problem before the first one."""
         self.counts.failed += 1
         facts = [] if step is None else [f"step={step}"]
         facts.append(f"failures={self.counts.failed}")
@@ -530,13 +513,11 @@ def free_shared_memory() -> int:
 
 
 def too_small(rooms: Sequence[tuple[int, int]]) -> str | None:
-    """Return why the node with the least room has too little shared memory; None if all have enough. Pure.
+    """Return why the node with the least room has too little shared memory; None if all have enough.
 
-    A process that writes more than there is would be killed by SIGBUS. It is 64 MiB in Docker
+    `rooms` has the free bytes of the node of each process, and the bytes that all processes of that node need. A
+    process that writes more than there is would be killed by SIGBUS. It is 64 MiB in Docker
     (docs.docker.com/reference/cli/docker/container/run, --shm-size).
-
-    Args:
-        rooms: For each process, the free bytes of its node and the bytes that all processes of the node need together.
     """
     free, needed = min(rooms, key=lambda room: room[0] - room[1])
     if free >= needed:

@@ -80,16 +80,11 @@ class Written:
 class Writer(FileSystemWriter):
     """The steps of one save for DCP. The manifest is only written if rank 0 sees all files and still owns the store.
 
-    Args:
-        store: Where the checkpoint goes.
-        heading: The manifest without its files.
-        save_id: The prefix of the names of the data files.
-        scratch: Where the files for a bucket wait for their upload. `discard()` removes them.
-        generation: The own claim of the place, which is checked before the manifest is written. Tests have none.
+    `heading` is the manifest without its files, `save_id` the prefix of the data files, and `generation` the own claim,
+    which is checked before the manifest is written. Files for a bucket wait in `scratch` until `discard()`.
 
-    Attributes:
-        failure: Why this process has no state to write. The save fails in all processes then.
-        bytes: The size of the checkpoint, in rank 0 after `finish`.
+    If `failure` says why this process has no state to write, the save fails in all processes. Rank 0 knows `bytes`, the
+    size of the checkpoint, after `finish`.
     """
 
     failure: str | None = None

@@ -28,7 +28,6 @@ class RecordFile:
     name = "records"
 
     def __init__(self, directory: Path, run: str) -> None:
-        """Open or create the file and its directory. Raise OSError."""
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / f"{run}.jsonl"
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)

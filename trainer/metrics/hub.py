@@ -19,8 +19,7 @@ class Sink(Protocol):
 
     name: str
 
-    def write(self, record: Record) -> None:
-        """Write one record, or raise an error."""
+    def write(self, record: Record) -> None: ...
 
     def close(self) -> None:
         """Close the sink. Can be called again."""
@@ -39,7 +38,7 @@ class Metrics:
         self._lock, self._closed = threading.RLock(), False
 
     def write(self, record: Record) -> None:
-        """Write the record to each sink. Print the first failure of a sink, and when it works again."""
+        """Write the record to each sink. Only the first failure of a sink is printed, and when it works again."""
         with self._lock:
             for sink in () if self._closed else self._sinks:
                 try:
@@ -74,11 +73,7 @@ class Metrics:
 def open_metrics(run: str, *, directory: Path | None, port: int, host: str = "") -> Metrics:
     """Open the sinks of rank 0. A sink that can't be opened is one line on stderr, and the others work.
 
-    Args:
-        run: The run id.
-        directory: For `<run>.jsonl` and TensorBoard's `tensorboard/<run>`. None writes no files.
-        port: The port of /metrics, 0 for none.
-        host: The address of /metrics, "" for all.
+    `directory` gets `<run>.jsonl` and TensorBoard's `tensorboard/<run>`. `port` serves /metrics, 0 for none.
     """
     makers: list[tuple[str, Callable[[], Sink]]] = []
     if directory is not None:

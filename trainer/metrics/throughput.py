@@ -29,7 +29,6 @@ class Carried:
     began_at: float
 
     def document(self) -> dict[str, float]:
-        """Return the values for JSON."""
         return asdict(self)
 
     @classmethod

@@ -61,12 +61,7 @@ class Workload(Protocol):
 
 
 def load(data: str, model: str | None = None, sequence: int | None = None) -> Workload:
-    """Load a workload.
-
-    Args:
-        data: `digits`, `corpus` or a directory.
-        model: One of MODELS; None for the default model of the data.
-        sequence: The sequence length of a language model; None for the default of the model.
+    """Load `data`: `digits`, `corpus` or a directory. Without a model or a sequence length, the default is used.
 
     Raises:
         TrainerError: The data can't be read (Exit.DATA), or the model does not support it (Exit.CONFIGURATION).

@@ -238,7 +238,6 @@ class LanguageModel:
         return GPT(self.shape, math.ceil(self.vocabulary / VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE)
 
     def model(self) -> GPT:
-        """Create a network on the CPU."""
         with torch.device("meta"):  # without the default initialisation of each layer
             network = self._network()
         network.to_empty(device="cpu")
@@ -252,7 +251,6 @@ class LanguageModel:
         return torch.from_numpy(inputs), torch.from_numpy(targets)
 
     def describe(self) -> dict[str, Any]:
-        """Return source, digest and sizes of the data."""
         return {
             "source": self.source,
             "sha256": self.digest,

@@ -245,7 +245,6 @@ class ImageClassification:
         self.flops_per_sample = 3 * shapes.flops()
 
     def model(self) -> ConvNet:
-        """Create a network on the CPU."""
         return ConvNet(self.data.image_size, CLASSES, self.data.train.white)
 
     def batch(self, indices: NDArray[np.int64], split: Split) -> tuple[Tensor, Tensor]:
@@ -254,7 +253,6 @@ class ImageClassification:
         return torch.from_numpy(pixels[indices]), torch.from_numpy(labels[indices])
 
     def describe(self) -> dict[str, Any]:
-        """Return source, digest and sizes of the data."""
         return {
             "source": self.source,
             "sha256": self.digest,
