@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 from uuid import uuid4
 
@@ -144,7 +144,7 @@ class Checkpoints:
 
     def _notes(self) -> dict[str, Any]:
         return {
-            "goodput": self._goodput.carried().document(),
+            "goodput": asdict(self._goodput.carried()),
             "scaler": self._trainer.scaler.state_dict(),
             "seed": self._trainer.config.seed,
         }
@@ -160,8 +160,7 @@ class Checkpoints:
         self._trainer.resume(step, position)
         if notes.get("scaler"):
             self._trainer.scaler.load_state_dict(dict(notes["scaler"]))
-        with suppress(ValueError):  # the goodput figure must not end the run
-            self._goodput.resume_from(Carried.read(notes.get("goodput", {})))
+        self._goodput.resume_from(Carried(**notes["goodput"]))
 
 
 def _claim(

@@ -156,12 +156,10 @@ class Batch:
 class Cursor:
     """The order of the samples, epoch after epoch, in steps of `batch_size`.
 
-    The last batch of an epoch has the rest of the samples. Raise ValueError for sizes below 1.
+    The last batch of an epoch has the rest of the samples.
     """
 
     def __init__(self, samples: int, seed: int, batch_size: int) -> None:
-        if samples < 1 or batch_size < 1:
-            raise ValueError(f"{samples} samples in batches of {batch_size}; both must be at least 1")
         self.samples, self.seed, self.batch_size = samples, seed, batch_size
         # The order of the current epoch. For ten million samples it takes less than a second and 80 MB.
         self._order: tuple[int, Indices] | None = None
@@ -172,9 +170,7 @@ class Cursor:
         return math.ceil(self.samples / self.batch_size)
 
     def batch(self, position: int) -> Batch:
-        """Return the batch that begins at `position`. Raise ValueError if it is negative."""
-        if position < 0:
-            raise ValueError(f"position: {position} must be at least 0")
+        """Return the batch that begins at `position`."""
         passed, offset = divmod(position, self.samples)
         indices = self._epoch(passed + 1)[offset : offset + self.batch_size]
         return Batch(passed + 1, indices, position + len(indices))

@@ -68,8 +68,6 @@ class Exposition:
 
     def write(self, record: Record) -> None:
         """Set the values of a record. A late record of an earlier step does not set the step back."""
-        if isinstance(record, Start):
-            self._step = self._position = 0
         self._step, self._position = max(self._step, record.step), max(self._position, record.position)
         self._set(step=self._step, position_samples=self._position)
         match record:

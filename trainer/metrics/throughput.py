@@ -13,10 +13,9 @@ entry has no MFU. The RTX PRO 6000 of g7e has no entry, because its data sheet o
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 
@@ -27,22 +26,6 @@ class Carried:
     useful_seconds: float
     total_seconds: float
     began_at: float
-
-    def document(self) -> dict[str, float]:
-        return asdict(self)
-
-    @classmethod
-    def read(cls, document: Mapping[str, object]) -> Carried:
-        """Read the values of `document`. Raise ValueError if one is negative or not a finite number."""
-        values = {}
-        for each in fields(cls):
-            value = document.get(each.name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise ValueError(f"goodput.{each.name} is {value!r}; it must be a number of seconds")
-            if not math.isfinite(value) or value < 0:
-                raise ValueError(f"goodput.{each.name} is {value}; it must be at least 0 seconds")
-            values[each.name] = float(value)
-        return cls(**values)
 
 
 class Goodput:

@@ -264,8 +264,6 @@ class LanguageModel:
 def load(source: str, model: str, sequence: int | None = None) -> LanguageModel:
     """Load the tokens of `source`, `corpus` or a directory, for one of PRESETS. Raise TrainerError on a failure."""
     shape = PRESETS[model] if sequence is None else replace(PRESETS[model], sequence=sequence)
-    if shape.sequence < 1:
-        raise TrainerError(Exit.CONFIGURATION, f"sequence length: {sequence} is less than 1")
     directory = CORPUS_DIRECTORY if source == CORPUS else Path(source)
     try:
         dtype, vocabulary = read_meta(directory)

@@ -113,10 +113,6 @@ def stratified_split(labels: Bytes, share: float, seed: int) -> tuple[NDArray[np
 
 def load_mnist(directory: Path) -> Dataset:
     """Load the four files of MNIST in `directory`, each plain or with the suffix .gz."""
-    if not directory.is_dir():
-        raise ValueError(
-            f"{directory} is not a directory; it must be one with MNIST's IDX files, or {DIGITS!r}"
-        )
     files = [_find(directory, name) for name in MNIST_FILES]
     parts = []
     for images_file, labels_file in (files[:2], files[2:]):

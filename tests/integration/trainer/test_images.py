@@ -94,10 +94,6 @@ def test_changed_pixel_changes_the_digest(mnist: Path) -> None:
     assert load(str(mnist)).digest != before
 
 
-def test_missing_directory_is_named(tmp_path: Path) -> None:
-    assert f"{tmp_path / 'none'} is not a directory" in load_error(str(tmp_path / "none"))
-
-
 def test_missing_file_is_named(mnist: Path) -> None:
     (mnist / MNIST_FILES[3]).unlink()
     assert f"{mnist / MNIST_FILES[3]} is missing, and so is {MNIST_FILES[3]}.gz" in load_error(str(mnist))

@@ -256,7 +256,6 @@ def test_data_select_the_default_model(tokens: Path, tmp_path_factory: pytest.Te
             Exit.CONFIGURATION,
             "sequence length: 64 is set, but 'digits' has images",
         ),
-        ("corpus", None, 0, Exit.CONFIGURATION, "sequence length: 0 is less than 1"),
         ("corpus", None, 22049, Exit.DATA, "val.bin has 22049 tokens; it must have at least 22050"),
         (
             "absent",

@@ -127,11 +127,3 @@ def test_the_order_is_the_one_that_it_has_always_been() -> None:
     """A numpy that shuffles otherwise (NEP 19 allows it) would make runs that go on repeat and skip samples."""
     assert epoch_order(10, 0, 1).tolist() == [9, 1, 3, 8, 7, 6, 0, 4, 2, 5]
     assert epoch_order(10, 2**63 - 1, 7).tolist() == [8, 1, 3, 5, 4, 0, 7, 2, 9, 6]
-
-
-@pytest.mark.parametrize(("samples", "batch_size"), [(0, 1), (1, 0)])
-def test_nothing_to_learn_from_is_refused(samples: int, batch_size: int) -> None:
-    with pytest.raises(ValueError, match=f"{samples} samples in batches of {batch_size}"):
-        Cursor(samples, 0, batch_size)
-    with pytest.raises(ValueError, match="position: -1"):
-        Cursor(1, 0, 1).batch(-1)
