@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import gc
 import os
+import re
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +27,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from trainer import hang
+from trainer import contract, hang
 from trainer.compile_check import is_compiled, report_compile_errors
 from trainer.config import Config
 from trainer.consistency import check_equal, describe_workload, show
@@ -38,7 +40,6 @@ from trainer.metrics.throughput import Goodput, peak
 from trainer.parallel import full_tensor, prepare
 from trainer.process import log_line, run_and_exit
 from trainer.reporter import EndReport, Reporter
-from trainer.revision import revision
 from trainer.save import probe, save
 from trainer.scratch import clear
 from trainer.shutdown import Stop, patience
@@ -207,6 +208,28 @@ def describe(trainer: Trainer, reporter: Reporter) -> dict[str, Any]:
         "data": workload.describe(),
         "settings": asdict(config),
     }
+
+
+def revision(environ: Mapping[str, str], checkout: Path = Path(__file__).parents[1]) -> str | None:
+    """Return the git revision of the code, of the build of the image or of this checkout; None if it is unknown."""
+    found = environ.get(contract.REVISION, "")
+    if not found and (checkout / ".git").exists():  # not the revision of a repository around it
+        # Without tags, so that this is the full hash, with the suffix "-dirty" if files differ from it.
+        describe = (
+            "git",
+            "-C",
+            str(checkout),
+            "describe",
+            "--always",
+            "--dirty",
+            "--abbrev=40",
+            "--exclude=*",
+        )
+        try:
+            found = subprocess.run(describe, capture_output=True, text=True, timeout=10).stdout.strip()
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+    return found if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/+-]{0,127}", found) else None
 
 
 @record
