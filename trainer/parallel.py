@@ -1,4 +1,4 @@
-"""Distribute a model with DDP (replicated) or FSDP2 (sharded), and choose its precision."""
+"""Distribute a model with DDP (replicated) or FSDP2 (sharded), and choose its compilation and its precision."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
+from trainer.config import Config
 from trainer.contract import Exit, TrainerError
+from trainer.distributed import together
+from trainer.process import log_line
+from trainer.world import World
 
 
 def distribute(
@@ -67,6 +71,68 @@ def _compile_parts(network: nn.Module) -> None:
         part.forward = torch.compile(part.forward, dynamic=False)
     if hasattr(model, "compute_loss"):
         model.compute_loss = torch.compile(model.compute_loss, dynamic=False)
+
+
+def is_compiled(config: Config, world: World, device: torch.device) -> bool:
+    """Return whether to compile the model. All processes of the run return the same value. Raise as `can_compile`."""
+    if config.compile == "no" or (config.compile == "auto" and device.type != "cuda"):
+        return False
+    return can_compile(config, world, device)
+
+
+def can_compile(config: Config, world: World, device: torch.device) -> bool:
+    """Compile a small function before the first step, and return whether that works in all processes.
+
+    torch.compile needs a C compiler, Python's headers, a cache directory and a user name, all of the image. A run would
+    otherwise fail in its first step, restart on the same image and fail again.
+
+    Raises:
+        TrainerError: It does not work, and the user set `--compile yes`.
+    """
+
+    def small(values: Tensor) -> Tensor:
+        return values.sin() + 1
+
+    def find_problem() -> str:
+        try:
+            torch.compile(small, dynamic=False)(torch.ones(8, device=device)).sum().item()
+        except Exception as error:  # errors of Triton, of the compiler or of the file system
+            problem = (
+                f"torch.compile does not work here: {first_line_of_cause(error)}. "
+                "Give the image a C compiler with Python's headers, or train with --compile no"
+            )
+            if config.compile == "yes":
+                raise TrainerError(Exit.CONFIGURATION, f"compile: {problem}") from error
+            return problem
+        return ""
+
+    problem = together(find_problem, device)
+    if problem and world.local_rank == 0:
+        log_line(f"compile=no rank={world.rank} reason={problem}")
+    works = torch.tensor(0 if problem else 1, device=device)
+    dist.all_reduce(works, op=dist.ReduceOp.MIN)
+    return bool(works.item())
+
+
+@contextmanager
+def report_compile_errors() -> Iterator[None]:
+    """Raise a failed compilation of the model as TrainerError: after a restart, it would fail again."""
+    from torch._dynamo.exc import TorchDynamoException
+
+    try:
+        yield
+    except TorchDynamoException as error:
+        message = f"compile: torch.compile failed for this model: {first_line_of_cause(error)}. Train with --compile no"
+        raise TrainerError(Exit.CONFIGURATION, message) from error
+
+
+def first_line_of_cause(error: BaseException) -> str:
+    """Return the first line of the original exception in the chain of `error`."""
+    original = error
+    while (earlier := original.__cause__ or original.__context__) is not None:
+        original = earlier
+    lines = [line.strip() for line in str(original).splitlines() if line.strip()]
+    return (lines[0] if lines else type(original).__name__).rstrip(".")
 
 
 @contextmanager

@@ -28,7 +28,6 @@ from torch import Tensor
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer import contract, hang
-from trainer.compile_check import is_compiled, report_compile_errors
 from trainer.config import Config
 from trainer.consistency import check_equal, describe_workload, show
 from trainer.contract import Exit, TrainerError
@@ -37,7 +36,7 @@ from trainer.failure_broadcast import FailureBroadcast, LoneError, SharedError, 
 from trainer.hang import Watch
 from trainer.metrics.hub import Metrics, open_metrics
 from trainer.metrics.throughput import Goodput, peak
-from trainer.parallel import full_tensor, prepare
+from trainer.parallel import full_tensor, is_compiled, prepare, report_compile_errors
 from trainer.process import log_line, run_and_exit
 from trainer.reporter import EndReport, Reporter
 from trainer.save import probe, save

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from trainer import compile_check
+from trainer import parallel
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
 from trainer.hang import Watch
@@ -96,13 +96,11 @@ def test_node_without_a_compiler_trains_uncompiled_or_refuses(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(inductor, "compile_threads", 1)
     torch._dynamo.reset()
-    with monkeypatch.context() as auto:
-        auto.setattr(compile_check, "is_requested", lambda _config, _device: True)
-        assert compile_check.is_compiled(Config(compile="auto"), ALONE, CPU) is False
+    assert parallel.can_compile(Config(compile="auto"), ALONE, CPU) is False
     assert "compile=no rank=0 reason=" in capfd.readouterr().out
     torch._dynamo.reset()
     with pytest.raises(TrainerError, match=r"does not work here: .*compiler.*--compile no") as error:
-        compile_check.is_compiled(Config(compile="yes"), ALONE, CPU)
+        parallel.is_compiled(Config(compile="yes"), ALONE, CPU)
     assert error.value.code == Exit.CONFIGURATION, "a run with this code is not retried"
 
 
@@ -118,7 +116,7 @@ def test_model_that_cannot_be_compiled_ends_with_its_cause(monkeypatch: pytest.M
     )
     with (
         pytest.raises(TrainerError, match="no kernel for this") as error,
-        compile_check.report_compile_errors(),
+        parallel.report_compile_errors(),
     ):
         trainer.run(Observer())
     assert error.value.code == Exit.CONFIGURATION
@@ -128,5 +126,5 @@ def test_model_that_cannot_be_compiled_ends_with_its_cause(monkeypatch: pytest.M
 def test_run_without_compile_does_not_try_the_compiler(
     setting: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compile_check, "try_compile", lambda _device: pytest.fail("tried"))
-    assert not compile_check.is_compiled(Config(compile=setting), ALONE, torch.device(device))
+    monkeypatch.setattr(parallel, "can_compile", lambda *_: pytest.fail("tried"))
+    assert not parallel.is_compiled(Config(compile=setting), ALONE, torch.device(device))
