@@ -149,11 +149,6 @@ def accumulating(model: nn.Module, last: bool) -> Iterator[None]:
     yield
 
 
-def full_tensor(tensor: Tensor) -> Tensor:
-    """Return a parameter as one tensor, also if it is sharded. All processes call this together."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-
-
 # Tensor cores support bfloat16 from compute capability 8.0, Ampere
 # (https://docs.nvidia.com/cuda/cuda-c-programming-guide/, "Features and Technical Specifications").
 BF16_CAPABILITY: Final = (8, 0)

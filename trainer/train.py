@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 if __name__ == "__main__":
     # The collector would look through the objects of torch's imports again and again, for a second in each process.
@@ -36,7 +36,7 @@ from trainer.failure_broadcast import FailureBroadcast, LoneError, SharedError, 
 from trainer.hang import Watch
 from trainer.metrics.hub import Metrics, open_metrics
 from trainer.metrics.throughput import Goodput, peak
-from trainer.parallel import full_tensor, is_compiled, prepare, report_compile_errors
+from trainer.parallel import is_compiled, prepare, report_compile_errors
 from trainer.process import log_line, run_and_exit
 from trainer.reporter import EndReport, Reporter
 from trainer.save import probe, save
@@ -176,13 +176,10 @@ def model_weights(trainer: Trainer) -> dict[str, Tensor]:
 
     All processes call this together. It gathers one tensor after another, so no device holds a whole sharded model.
     """
-    weights: dict[str, Tensor] = {}
-    for name, tensor in trainer.network.state_dict().items():
-        full = full_tensor(tensor)
-        if trainer.world.rank == 0:
-            weights[name] = full.cpu()
-        del full  # free it before the next one
-    return weights
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    return cast(dict[str, Tensor], get_model_state_dict(trainer.network, options=options))
 
 
 def describe(trainer: Trainer, reporter: Reporter) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tests.integration.trainer.conftest import Start
-from tests.integration.trainer.test_steps import Quiet
+from tests.integration.trainer.test_steps import Quiet, full_tensor
 from tests.integration.trainer.together import own_world, run_processes
 from tests.integration.trainer.trained import KILLED, RunSeries, are_tensors_equal
 from trainer.checkpoint import layout
@@ -23,7 +23,7 @@ from trainer.checkpoint.state import gather
 from trainer.config import Config
 from trainer.hang import Watch
 from trainer.optimizer import learning_rate
-from trainer.parallel import FP16, full_tensor
+from trainer.parallel import FP16
 from trainer.shutdown import Stop
 from trainer.stores import Directory
 from trainer.trainer import Observer, Trainer

@@ -8,11 +8,13 @@ from typing import cast
 import pytest
 import torch
 import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from tests.integration.trainer.together import own_world, run_processes
 from trainer.config import Config
 from trainer.hang import Watch
-from trainer.parallel import FP32, full_tensor
+from trainer.parallel import FP32
 from trainer.shutdown import Stop
 from trainer.train import model_weights
 from trainer.trainer import Observer, Trainer
@@ -65,6 +67,10 @@ def test_resumed_steps_of_four_processes_equal_uninterrupted() -> None:
     """DDP rebuilds its buckets before a process's second step, and a sum over four processes depends on them."""
     for found in run_processes(4, resume_at_each_step):
         assert all(found), f"{found.count(False)} of {len(found)} tensors differ"
+
+
+def full_tensor(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 class StopAt(Stop):
