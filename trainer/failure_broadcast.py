@@ -1,25 +1,18 @@
-"""Report a failure of this process to all others, and stop a run whose loss is infinite or NaN.
+"""Report a failure of this process to all others.
 
 If one process fails alone, the others wait in a collective operation that it never enters: gloo reports a lost
 connection, NCCL nothing. So the process writes its exit code into the common store. A thread of each process reads the
 store once a second, whatever the main thread waits for. The entry point is `FailureBroadcast`.
-
-A loss that is infinite or NaN makes every weight NaN with the next update, and no later step repairs that. The loss is
-checked where the loop waits for the device anyway.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
-import torch
-import torch.distributed as dist
-from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from trainer.contract import Exit, TrainerError
@@ -157,52 +150,3 @@ class FailureBroadcast:
                     linger=LINGER_SECONDS,
                 )
             return
-
-
-class DivergedError(SharedError):
-    """The loss or a weight is infinite or NaN. All processes raise it.
-
-    It has the exit code of wrong settings, so that the run does not restart: the same samples in the same order would
-    diverge again. Another learning rate helps.
-    """
-
-    def __init__(self, what: str, step: int, learning_rate: float) -> None:
-        super().__init__(
-            Exit.CONFIGURATION,
-            f"{what} at step {step}: the loss diverged, and would diverge again after a resume from the last "
-            f"checkpoint. Use a lower learning_rate (it is {learning_rate:g}), a smaller gradient_clip or a longer "
-            "warm-up",
-        )
-
-
-class Losses:
-    """Decide from the losses of successive intervals whether training diverged.
-
-    With a gradient scaler (`scaled`), one infinite or NaN interval is allowed: float16 sometimes overflows in the
-    forward pass, and the scaler then skips the update.
-    """
-
-    def __init__(self, *, scaled: bool) -> None:
-        self._allowed = 1 if scaled else 0
-        self._in_a_row = 0
-
-    def diverged(self, loss: float) -> bool:
-        """Add the loss of the next interval. Return whether training diverged."""
-        self._in_a_row = 0 if math.isfinite(loss) else self._in_a_row + 1
-        return self._in_a_row > self._allowed
-
-
-@torch.no_grad()
-def are_finite(tensors: Iterable[Tensor], device: torch.device) -> bool:
-    """Return whether all numbers in these tensors are finite, in all processes. Wait for the device.
-
-    All processes call this together, and each checks its part of a sharded tensor. The maximum norm of a tensor is NaN
-    if one of its numbers is.
-    """
-    own = (each.to_local() if hasattr(each, "to_local") else each for each in tensors)
-    norms = [torch.linalg.vector_norm(each, math.inf).float() for each in own if each.numel()]
-    finite = torch.stack(norms).isfinite().all() if norms else torch.tensor(True, device=device)
-    bad = (~finite).to(torch.int32)
-    if dist.is_initialized() and dist.get_world_size() > 1:
-        dist.all_reduce(bad, dist.ReduceOp.MAX)
-    return not bad.item()

@@ -55,12 +55,6 @@ def learning_rate(step: int, steps: int, recipe: Recipe) -> float:
     return recipe.learning_rate * (steps - step) / max(1, steps - recipe.warmup_steps)
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of the next step."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-
-
 def make(model: nn.Module, recipe: Recipe, device: torch.device) -> torch.optim.AdamW:
     """Return AdamW, fused on a GPU. Only matrices have weight decay, not biases and norms, as in nanoGPT.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -12,10 +13,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.config import Config
+from trainer.contract import Exit
 from trainer.data import Cursor, Prefetcher, Step, evaluation_steps, training_steps
-from trainer.failure_broadcast import DivergedError, Losses, are_finite
+from trainer.failure_broadcast import SharedError
 from trainer.hang import Watch, set_timeouts
-from trainer.optimizer import learning_rate, make, recipe, set_learning_rate
+from trainer.optimizer import learning_rate, make, recipe
 from trainer.parallel import FP32, Precision, accumulating, distribute
 from trainer.shutdown import Stop
 from trainer.workloads import Workload
@@ -47,6 +49,38 @@ class EvaluationResult:
     loss: float
     accuracy: float
     seconds: float
+
+
+class DivergedError(SharedError):
+    """The loss or a weight is infinite or NaN. All processes raise it.
+
+    It has the exit code of wrong settings, so that the run does not restart: the same samples in the same order would
+    diverge again. Another learning rate helps.
+    """
+
+    def __init__(self, what: str, step: int, learning_rate: float) -> None:
+        super().__init__(
+            Exit.CONFIGURATION,
+            f"{what} at step {step}: the loss diverged, and would diverge again after a resume from the last "
+            f"checkpoint. Use a lower learning_rate (it is {learning_rate:g}), a smaller gradient_clip or a longer "
+            "warm-up",
+        )
+
+
+@torch.no_grad()
+def are_finite(tensors: Iterable[Tensor], device: torch.device) -> bool:
+    """Return whether all numbers in these tensors are finite, in all processes. Wait for the device.
+
+    All processes call this together, and each checks its part of a sharded tensor. The maximum norm of a tensor is NaN
+    if one of its numbers is.
+    """
+    own = (each.to_local() if hasattr(each, "to_local") else each for each in tensors)
+    norms = [torch.linalg.vector_norm(each, math.inf).float() for each in own if each.numel()]
+    finite = torch.stack(norms).isfinite().all() if norms else torch.tensor(True, device=device)
+    bad = (~finite).to(torch.int32)
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        dist.all_reduce(bad, dist.ReduceOp.MAX)
+    return not bad.item()
 
 
 class Observer:
@@ -110,7 +144,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision.scaled)
         # FSDP2 has its own precision, which `distribute` has set.
         self._casting = precision if not sharded else FP32
-        self._losses = Losses(scaled=precision.scaled)
+        self._bad_losses = 0  # infinite or NaN, in a row
         self.step = self.position = 0
         self.stall_seconds = 0.0
         self._first, self._has_evaluated = True, False
@@ -172,8 +206,7 @@ class Trainer:
                             stall_seconds=self.stall_seconds,
                         ),
                     )
-                    if self._losses.diverged(loss / units):
-                        raise DivergedError(f"loss: {loss / units}", self.step, self.recipe.learning_rate)
+                    self._check_loss(loss / units)
                     window.zero_()
                     began, samples, self.stall_seconds = now, 0, 0.0
                 if self._is_evaluation_due():
@@ -182,6 +215,16 @@ class Trainer:
                         return False
                     began += time.perf_counter() - paused
         return True
+
+    def _check_loss(self, loss: float) -> None:
+        """Raise DivergedError if the mean loss since the last log line is infinite or NaN.
+
+        Such a loss makes every weight NaN with the next update. It is allowed once with a gradient scaler: float16
+        sometimes overflows in the forward pass, and the scaler then skips the update.
+        """
+        self._bad_losses = 0 if math.isfinite(loss) else self._bad_losses + 1
+        if self._bad_losses > (1 if self.precision.scaled else 0):
+            raise DivergedError(f"loss: {loss}", self.step, self.recipe.learning_rate)
 
     def check_weights(self) -> None:
         """Check the weights before they are saved. All processes call this together.
@@ -282,7 +325,8 @@ class Trainer:
         compiles = self._first or (self._compiled and step.samples not in self._sizes)
         if compiles and not self._first:
             self._enter_phase("compiling for steps of another size", compiles=True)
-        set_learning_rate(self.optimizer, learning_rate(self.step, self.steps, self.recipe))
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.step, self.steps, self.recipe)
         # DDP and FSDP take the mean over processes, whatever their shares. This factor makes it the mean over all
         # units of the step.
         scale = self.world.size / (step.samples * self.workload.units_per_sample)

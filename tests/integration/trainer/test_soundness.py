@@ -13,24 +13,37 @@ import torch
 
 from tests.integration.trainer.conftest import Start
 from trainer.contract import Exit
-from trainer.failure_broadcast import Losses, are_finite
+from trainer.optimizer import Recipe
+from trainer.parallel import FP16, FP32, Precision
+from trainer.trainer import DivergedError, Trainer, are_finite
 
 pytestmark = pytest.mark.trainer
 NAN, INF = math.nan, math.inf
 
 
-def test_nan_loss_without_a_scaler_diverges() -> None:
-    assert [Losses(scaled=False).diverged(loss) for loss in (2.0, NAN, INF, -INF)] == [
-        False,
-        True,
-        True,
-        True,
-    ]
+def diverges(precision: Precision, *losses: float) -> list[bool]:
+    """Return for each of successive losses whether the trainer refuses it."""
+    trainer = Trainer.__new__(Trainer)
+    recipe = Recipe(learning_rate=1, betas=(0, 0), weight_decay=0, gradient_clip=0, warmup_steps=0)
+    trainer.precision, trainer.recipe, trainer.step, trainer._bad_losses = precision, recipe, 1, 0
+    found = []
+    for loss in losses:
+        try:
+            trainer._check_loss(loss)
+        except DivergedError:
+            found.append(True)
+        else:
+            found.append(False)
+    return found
+
+
+@pytest.mark.parametrize("loss", [NAN, INF, -INF])
+def test_nan_loss_without_a_scaler_diverges(loss: float) -> None:
+    assert diverges(FP32, 2.0, loss) == [False, True]
 
 
 def test_two_nan_losses_in_a_row_with_a_scaler_diverge() -> None:
-    losses = Losses(scaled=True)
-    assert [losses.diverged(loss) for loss in (INF, 2.0, NAN, 2.0, NAN, INF)] == [False] * 5 + [True]
+    assert diverges(FP16, INF, 2.0, NAN, 2.0, NAN, INF) == [False] * 5 + [True]
 
 
 @pytest.mark.parametrize(("number", "finite"), [(3e38, True), (NAN, False), (INF, False), (-INF, False)])

@@ -16,11 +16,11 @@ pytestmark = [pytest.mark.unit, pytest.mark.long]
 @pytest.fixture(scope="module", autouse=True)
 def _torch() -> None:
     """Import torch where the tests run. Collection imports this module in every worker, and torch takes two seconds."""
-    global torch, nn, Recipe, learning_rate, make, set_learning_rate
+    global torch, nn, Recipe, learning_rate, make
     import torch
     from torch import nn
 
-    from trainer.optimizer import Recipe, learning_rate, make, set_learning_rate
+    from trainer.optimizer import Recipe, learning_rate, make
 
 
 def recipe(warmup: int = 0, decay: float = 0.1) -> Recipe:
@@ -55,9 +55,3 @@ def test_optimizer_decays_matrices_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     names = {name: decay[id(each)] for name, each in model.named_parameters()}
     assert names == {"0.weight": 0.1, "0.bias": 0.0, "1.weight": 0.0, "1.bias": 0.0}
     assert (given["lr"], given["betas"]) == (0.5, (0.9, 0.95))
-
-
-def test_learning_rate_is_set_in_every_group() -> None:
-    optimizer = mock.Mock(param_groups=[{"lr": 0.5}, {"lr": 0.5}])
-    set_learning_rate(optimizer, 0.25)
-    assert optimizer.param_groups == [{"lr": 0.25}, {"lr": 0.25}]
