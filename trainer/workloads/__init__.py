@@ -85,7 +85,7 @@ def load(data: str, model: str | None = None, sequence: int | None = None) -> Wo
         return gpt.load(data, model or ("gpt-tiny" if data == CORPUS else "gpt-124M"), sequence)
     from trainer.workloads import images
 
-    return images.ImageClassification(images.load(data))
+    return images.load(data)
 
 
 def has_tokens(data: str) -> bool:

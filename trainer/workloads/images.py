@@ -11,7 +11,6 @@ import hashlib
 import math
 import struct
 import zlib
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -38,45 +37,10 @@ MNIST_FILES = (
 )
 
 Bytes = NDArray[np.uint8]
+Images = tuple[Bytes, Bytes]  # pixels (count, size, size) and labels (count)
 
 
-@dataclass(frozen=True, eq=False)
-class Images:
-    """Grey images `pixels` (count, height, width) from 0 to `white`, and their `labels` from 0 to 9."""
-
-    pixels: Bytes
-    labels: Bytes
-    white: int
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-
-@dataclass(frozen=True, eq=False)
-class Dataset:
-    """Training and test images."""
-
-    source: str
-    train: Images
-    test: Images
-
-    @property
-    def image_size(self) -> int:
-        """Height and width of each image, in pixels."""
-        return int(self.train.pixels.shape[1])
-
-    @property
-    def digest(self) -> str:
-        """The SHA-256 of all pixels, labels and the split."""
-        total = hashlib.sha256()
-        for part in (self.train, self.test):
-            total.update(repr(part.pixels.shape).encode())
-            total.update(part.pixels.tobytes())
-            total.update(part.labels.tobytes())
-        return total.hexdigest()
-
-
-def load(source: str) -> Dataset:
+def load(source: str) -> ImageClassification:
     """Load the images of `source`: `digits` or a directory. Raise TrainerError if they can't be read."""
     try:
         return load_digits() if source == DIGITS else load_mnist(Path(source))
@@ -84,7 +48,7 @@ def load(source: str) -> Dataset:
         raise TrainerError(Exit.DATA, f"data: {error}") from error
 
 
-def load_digits() -> Dataset:
+def load_digits() -> ImageClassification:
     """Read the digits file of scikit-learn directly: the import of sklearn.datasets takes seconds and needs scipy."""
     found = find_spec("sklearn")
     if found is None or not found.submodule_search_locations:
@@ -94,9 +58,7 @@ def load_digits() -> Dataset:
         table = np.loadtxt(lines, delimiter=",", dtype=np.uint8)
     pixels, labels = table[:, :-1].reshape(-1, 8, 8), table[:, -1]
     train, test = stratified_split(labels, TEST_SHARE, SPLIT_SEED)
-    return Dataset(
-        DIGITS, Images(pixels[train], labels[train], white=16), Images(pixels[test], labels[test], white=16)
-    )
+    return ImageClassification(DIGITS, 16, (pixels[train], labels[train]), (pixels[test], labels[test]))
 
 
 def stratified_split(labels: Bytes, share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -111,7 +73,7 @@ def stratified_split(labels: Bytes, share: float, seed: int) -> tuple[NDArray[np
     return np.sort(np.concatenate(train)), np.sort(np.concatenate(test))
 
 
-def load_mnist(directory: Path) -> Dataset:
+def load_mnist(directory: Path) -> ImageClassification:
     """Load the four files of MNIST in `directory`, each plain or with the suffix .gz."""
     files = [_find(directory, name) for name in MNIST_FILES]
     parts = []
@@ -128,10 +90,10 @@ def load_mnist(directory: Path) -> Dataset:
             raise ValueError(
                 f"{images_file} has images of {height} x {width}; they must be squares of at least 8 x 8"
             )
-        parts.append(Images(pixels, labels, white=255))
-    if parts[0].pixels.shape[1:] != parts[1].pixels.shape[1:]:
+        parts.append((pixels, labels))
+    if parts[0][0].shape[1:] != parts[1][0].shape[1:]:
         raise ValueError(f"{files[0]} and {files[2]} have images of different sizes")
-    return Dataset(str(directory), *parts)
+    return ImageClassification(str(directory), 255, *parts)
 
 
 def _find(directory: Path, name: str) -> Path:
@@ -188,7 +150,7 @@ class ConvNet(nn.Module):
 
     def forward(self, pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the summed loss of images (n, size, size) of bytes, and (loss, correct, images) as float64."""
-        scores = self.scores(prepare(pixels, self.white, next(self.parameters()).dtype))
+        scores = self.scores(pixels.unsqueeze(1).to(next(self.parameters()).dtype) / self.white)
         # A sum over a batch needs 32 bits. Autocast casts by itself, FSDP's mixed precision does not.
         exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
         loss = F.cross_entropy(exact, labels, reduction="sum")
@@ -197,7 +159,7 @@ class ConvNet(nn.Module):
         return loss, torch.stack([loss.detach().double(), correct.double(), count])
 
     def scores(self, images: Tensor) -> Tensor:
-        """Return the scores (n, classes) of prepared images (n, 1, size, size)."""
+        """Return the scores (n, classes) of images (n, 1, size, size) from 0 to 1."""
         found: Tensor = self.classifier(self.features(images))
         return found
 
@@ -214,26 +176,24 @@ class ConvNet(nn.Module):
         return total
 
 
-def prepare(pixels: Tensor, white: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Convert images (n, height, width) of bytes to network inputs (n, 1, height, width), 0 to 1."""
-    return pixels.unsqueeze(1).to(dtype) / white
-
-
 class ImageClassification:
-    """A `trainer.workloads.Workload`: classify the digit in a grey image."""
+    """A `trainer.workloads.Workload`: classify the digit in a grey image of bytes from 0 to `white`."""
 
     name = "convnet"
     unit: Literal["samples", "tokens"] = "samples"
     units_per_sample = 1
 
-    def __init__(self, data: Dataset) -> None:
-        self.data = data
-        self.source, self.digest = data.source, data.digest
-        self.train_samples, self.test_samples = len(data.train), len(data.test)
-        self._parts = {
-            "train": (data.train.pixels, data.train.labels.astype(np.int64)),
-            "test": (data.test.pixels, data.test.labels.astype(np.int64)),
-        }
+    def __init__(self, source: str, white: int, train: Images, test: Images) -> None:
+        self.source, self.white = source, white
+        self.parts = {"train": train, "test": test}
+        self.image_size = int(train[0].shape[1])
+        self.train_samples, self.test_samples = len(train[1]), len(test[1])
+        total = hashlib.sha256()
+        for pixels, labels in (train, test):
+            total.update(repr(pixels.shape).encode())
+            total.update(pixels.tobytes())
+            total.update(labels.tobytes())
+        self.digest = total.hexdigest()
         with torch.device("meta"):  # only shapes: no memory, no random numbers
             shapes = self.model()
         self.parameters = sum(parameter.numel() for parameter in shapes.parameters())
@@ -241,12 +201,12 @@ class ImageClassification:
         self.flops_per_sample = 3 * shapes.flops()
 
     def model(self) -> ConvNet:
-        return ConvNet(self.data.image_size, CLASSES, self.data.train.white)
+        return ConvNet(self.image_size, CLASSES, self.white)
 
     def batch(self, indices: NDArray[np.int64], split: Split) -> tuple[Tensor, Tensor]:
         """Return the pixels (n, size, size) and labels (n) of these images."""
-        pixels, labels = self._parts[split]
-        return torch.from_numpy(pixels[indices]), torch.from_numpy(labels[indices])
+        pixels, labels = self.parts[split]
+        return torch.from_numpy(pixels[indices]), torch.from_numpy(labels[indices].astype(np.int64))
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -254,5 +214,5 @@ class ImageClassification:
             "sha256": self.digest,
             "train": self.train_samples,
             "test": self.test_samples,
-            "imageSize": self.data.image_size,
+            "imageSize": self.image_size,
         }

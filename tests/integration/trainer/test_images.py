@@ -51,18 +51,19 @@ def load_error(source: str) -> str:
 
 def test_digits_are_complete_and_split_by_class() -> None:
     data = load("digits")
-    assert len(data.train) + len(data.test) == 1797
+    (pixels, train_labels), (_, test_labels) = data.parts["train"], data.parts["test"]
+    assert data.train_samples + data.test_samples == 1797
     assert data.image_size == 8
-    assert data.train.pixels.max() == data.train.white == 16
+    assert pixels.max() == data.white == 16
     for label in range(10):
-        train, test = (data.train.labels == label).sum(), (data.test.labels == label).sum()
+        train, test = (train_labels == label).sum(), (test_labels == label).sum()
         assert test / (train + test) == pytest.approx(0.2, abs=0.01)
 
 
 def test_digits_have_the_class_counts_of_scikit_learn() -> None:
     data = load("digits")
     # The number of images per class, from the dataset's description.
-    labels = np.concatenate([data.train.labels, data.test.labels])
+    labels = np.concatenate([labels for _, labels in data.parts.values()])
     assert np.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
 
 
@@ -78,8 +79,8 @@ def test_split_puts_every_index_on_exactly_one_side(labels: list[int], seed: int
 
 def test_mnist_files_load_plain_and_gzipped(mnist: Path) -> None:
     plain = load(str(mnist))
-    assert (len(plain.train), len(plain.test), plain.image_size, plain.train.white) == (30, 10, 28, 255)
-    assert plain.train.labels.tolist() == [index % 10 for index in range(30)]
+    assert (plain.train_samples, plain.test_samples, plain.image_size, plain.white) == (30, 10, 28, 255)
+    assert plain.parts["train"][1].tolist() == [index % 10 for index in range(30)]
     for name in MNIST_FILES:
         (mnist / f"{name}.gz").write_bytes(gzip.compress((mnist / name).read_bytes()))
         (mnist / name).unlink()
@@ -139,15 +140,16 @@ def test_damaged_gzip_file_is_named(mnist: Path, damage: Callable[[bytes], bytes
 
 @pytest.fixture(scope="module")
 def digits() -> ImageClassification:
-    return ImageClassification(load("digits"))
+    return load("digits")
 
 
 def test_batch_has_the_pixels_and_labels_of_its_indices(digits: ImageClassification) -> None:
-    for split, part in (("train", digits.data.train), ("test", digits.data.test)):
+    for split, part in digits.parts.items():
         pixels, labels = digits.batch(np.array([5, 3, 5]), split)  # type: ignore[arg-type]
         assert pixels.dtype == torch.uint8
-        assert torch.equal(pixels, torch.from_numpy(part.pixels[[5, 3, 5]]))
-        assert labels.tolist() == part.labels[[5, 3, 5]].tolist()
+        assert torch.equal(pixels, torch.from_numpy(part[0][[5, 3, 5]]))
+        assert labels.dtype == torch.int64
+        assert labels.tolist() == part[1][[5, 3, 5]].tolist()
     pixels.zero_()  # a batch does not share memory with the data
     assert digits.batch(np.array([5]), "test")[0].any()
 
@@ -155,7 +157,7 @@ def test_batch_has_the_pixels_and_labels_of_its_indices(digits: ImageClassificat
 def test_weights_are_bitwise_those_of_the_first_release(digits: ImageClassification) -> None:
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    ImageClassification(digits.data)  # draws no random numbers
+    load("digits")  # draws no random numbers
     assert torch.equal(torch.get_rng_state(), before)
     ours = digits.model().state_dict()
     assert list(ours) == [f"{part}.{end}" for part in LAYERS for end in ("weight", "bias")]
@@ -211,8 +213,7 @@ def test_network_compiles_fullgraph(digits: ImageClassification) -> None:
 
 def test_operations_match_torch_and_weights_match_the_page(mnist: Path) -> None:
     page = (ROOT / "docs" / "workloads.md").read_text()
-    for data in (load("digits"), load(str(mnist))):
-        workload = ImageClassification(data)
+    for workload in (load("digits"), load(str(mnist))):
         assert f" {workload.parameters:,} " in page
         with FlopCounterMode(display=False) as counter:
             workload.model()(*workload.batch(np.arange(1), "train"))
