@@ -131,8 +131,8 @@ def together(work: Callable[[], T], device: torch.device) -> T:
     return result
 
 
-def gather_objects(own: T, group: dist.ProcessGroup) -> list[T]:
-    """Return `own` of all processes of a gloo `group`, by rank. They are pickled."""
+def gather_objects(own: T, group: dist.ProcessGroup | None = None) -> list[T]:
+    """Return `own` of all processes of `group` (by default of the world), by rank. They are pickled."""
     found = [own] * dist.get_world_size(group)
     dist.all_gather_object(found, own, group=group)
     return found

@@ -25,12 +25,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trainer import contract
 from trainer.contract import CheckExit, Exit, TrainerError
 from trainer.world import World
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
 
 MIN_BYTES, MAX_BYTES = 8, 1 << 30
 PAIR_BYTES = 64 << 20
@@ -121,81 +127,74 @@ def message_sizes(smallest: int, largest: int) -> list[int]:
     return [smallest << power for power in range(int(math.log2(largest / smallest)) + 1)]
 
 
-class Fabric:
-    """Measurements between the processes of the default group. All processes call each method together."""
+# All processes call each of these functions together. torch is imported late: the check of the options needs none.
 
-    def __init__(self, world: World, device: Any) -> None:
-        import torch
-        import torch.distributed as dist
 
-        self._torch, self._dist, self._world, self._device = torch, dist, world, device
+def all_reduce_seconds(size: int, device: torch.device) -> float:
+    """Return the seconds of an all-reduce of `size` bytes of float32, the mean over the processes."""
+    import torch.distributed as dist
 
-    def all_reduce(self, size: int) -> float:
-        """Return the seconds of an all-reduce of `size` bytes of float32, the mean over the processes."""
-        dist = self._dist
-        tensor = self._zeros(size)
-        once = self._zeros(4)
-        once += self._time(lambda: dist.all_reduce(tensor), 1)
-        dist.all_reduce(once, op=dist.ReduceOp.MAX)  # all processes repeat it equally often
-        count = max(1, min(MAX_ITERATIONS, int(SECONDS_PER_SIZE / once.item())))
-        total = self._zeros(4)
-        total += self._time(lambda: dist.all_reduce(tensor), count)
-        dist.all_reduce(total)
-        return float(total.item()) / self._world.size
+    tensor, once, total = zeros(size, device), zeros(4, device), zeros(4, device)
+    once += mean_seconds(lambda: dist.all_reduce(tensor), 1, device)
+    dist.all_reduce(once, op=dist.ReduceOp.MAX)  # all processes repeat it equally often
+    count = max(1, min(MAX_ITERATIONS, int(SECONDS_PER_SIZE / once.item())))
+    total += mean_seconds(lambda: dist.all_reduce(tensor), count, device)
+    dist.all_reduce(total)
+    return float(total.item()) / dist.get_world_size()
 
-    def pairs(self, size: int) -> dict[tuple[int, int], float]:
-        """Measure each pair of nodes, or of processes on one node. Return GB/s in each direction by pair of ranks.
 
-        Process k of a node exchanges with process k of the other node, all processes at once.
-        """
-        world, dist = self._world, self._dist
-        members = world.nodes if world.nodes > 1 else world.size
-        width = world.size // members
-        send, receive = self._zeros(size), self._zeros(size)
-        mine: dict[tuple[int, int], float] = {}
-        member, offset = divmod(world.rank, width)
+def pair_rates(size: int, world: World, device: torch.device) -> dict[tuple[int, int], float]:
+    """Measure each pair of nodes, or of processes on one node. Return GB/s in each direction by pair of ranks.
 
-        def exchange(peer: int) -> None:
-            operations = [dist.P2POp(dist.isend, send, peer), dist.P2POp(dist.irecv, receive, peer)]
-            for request in dist.batch_isend_irecv(operations):
-                request.wait()
+    Process k of a node exchanges with process k of the other node, all processes at once.
+    """
+    import torch.distributed as dist
 
-        for pairs in rounds(members):
-            partner = next((a + b - member for a, b in pairs if member in (a, b)), None)
-            if partner is not None:
-                peer = partner * width + offset
-                seconds = self._time(lambda peer=peer: exchange(peer), PAIR_ITERATIONS)  # type: ignore[misc]
-                mine[(min(peer, world.rank), max(peer, world.rank))] = size / seconds / 1e9
-            dist.barrier()
-        result: dict[tuple[int, int], float] = {}
-        for each in self.gather(mine):
-            for pair, rate in each.items():
-                result[pair] = min(rate, result.get(pair, math.inf))
-        return result
+    from trainer.distributed import gather_objects
 
-    def gather(self, value: Any) -> list[Any]:
-        """Return the values of all processes by rank."""
-        gathered: list[Any] = [None] * self._world.size
-        self._dist.all_gather_object(gathered, value)
-        return gathered
+    members = world.nodes if world.nodes > 1 else world.size
+    width = world.size // members
+    member, offset = divmod(world.rank, width)
+    send, receive = zeros(size, device), zeros(size, device)
+    mine: dict[tuple[int, int], float] = {}
 
-    def _zeros(self, size: int) -> Any:
-        return self._torch.zeros(max(1, size // 4), dtype=self._torch.float32, device=self._device)
+    def exchange(peer: int) -> None:
+        operations = [dist.P2POp(dist.isend, send, peer), dist.P2POp(dist.irecv, receive, peer)]
+        for request in dist.batch_isend_irecv(operations):
+            request.wait()
 
-    def _time(self, work: Callable[[], Any], count: int) -> float:
-        """Return the seconds of one `work`, the mean of `count` repetitions after a warm-up."""
-        for _ in range(WARM_UP):
-            work()
-        self._synchronize()
+    for pairs in rounds(members):
+        partner = next((a + b - member for a, b in pairs if member in (a, b)), None)
+        if partner is not None:
+            peer = partner * width + offset
+            seconds = mean_seconds(partial(exchange, peer), PAIR_ITERATIONS, device)
+            mine[(min(peer, world.rank), max(peer, world.rank))] = size / seconds / 1e9
+        dist.barrier()
+    result: dict[tuple[int, int], float] = {}
+    for each in gather_objects(mine):
+        for pair, rate in each.items():
+            result[pair] = min(rate, result.get(pair, math.inf))
+    return result
+
+
+def zeros(size: int, device: torch.device) -> Tensor:
+    """Return `size` bytes of float32."""
+    import torch
+
+    return torch.zeros(max(1, size // 4), dtype=torch.float32, device=device)
+
+
+def mean_seconds(work: Callable[[], object], count: int, device: torch.device) -> float:
+    """Return the seconds of one `work`, the mean of `count` repetitions after a warm-up."""
+    import torch
+
+    for repetitions in (WARM_UP, count):
         began = time.perf_counter()
-        for _ in range(count):
+        for _ in range(repetitions):
             work()
-        self._synchronize()
-        return (time.perf_counter() - began) / count
-
-    def _synchronize(self) -> None:
-        if self._device.type == "cuda":
-            self._torch.cuda.synchronize(self._device)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    return (time.perf_counter() - began) / count
 
 
 def format_size(size: int) -> str:
@@ -293,7 +292,7 @@ def check(required: Requirements, options: argparse.Namespace, environ: Mapping[
             )
         dist.init_process_group(backend, timeout=limit, store=store, rank=world.rank, world_size=world.size)
         try:
-            code = measure(required, options, environ, world, Fabric(world, device), backend, log)
+            code = measure(required, options, environ, world, device, backend, log)
             dist.barrier()
         finally:
             dist.destroy_process_group()
@@ -306,31 +305,32 @@ def measure(
     options: argparse.Namespace,
     environ: Mapping[str, str],
     world: World,
-    fabric: Fabric,
+    device: torch.device,
     backend: str,
     log: Path,
 ) -> CheckExit:
     """Measure, and print the result in rank 0. `log` is the file of NCCL's log of this process."""
+    from trainer.distributed import gather_objects
 
     def report(line: str) -> None:
         if world.rank == 0:
             print(line, flush=True)
 
-    nodes = fabric.gather(environ.get(contract.NODE) or os.uname().nodename)
+    nodes = gather_objects(environ.get(contract.NODE) or os.uname().nodename)
     where = f" on {required.instance_type}" if required.instance_type else ""
     report(f"fabric: {world.nodes} nodes x {world.local_size} processes{where}, {backend}")
     report(f"{'size':>10} {'time':>10} {'algbw GB/s':>11} {'busbw GB/s':>11}")
     best, best_size = -1.0, 0
     for size in message_sizes(options.min_bytes, options.max_bytes):
-        seconds = fabric.all_reduce(size)
+        seconds = all_reduce_seconds(size, device)
         algorithm, bus = bandwidths(size, seconds, world.size)
         if bus > best:
             best, best_size = bus, size
         report(f"{format_size(size):>10} {format_time(seconds):>10} {algorithm:>11.2f} {bus:>11.2f}")
     pair_bytes = min(PAIR_BYTES, options.max_bytes)
-    for line in describe_pairs(fabric.pairs(pair_bytes), nodes, pair_bytes):
+    for line in describe_pairs(pair_rates(pair_bytes, world, device), nodes, pair_bytes):
         report(line)
-    logs = fabric.gather(Transport.parse(log.read_text(errors="replace") if log.exists() else ""))
+    logs = gather_objects(Transport.parse(log.read_text(errors="replace") if log.exists() else ""))
     between, within = used_transports(logs, world, backend)
     ways = [
         f"{' and '.join(used)} {place}"
@@ -346,7 +346,7 @@ def measure(
             expected = required.gigabits / 8
             line += f", {best / expected:.0%} of {expected:g} GB/s ({required.gigabits:g} Gbit/s)"
         report(line)
-    code, line = check_transport(required, between, world.nodes, "cuda" if backend == "nccl" else "cpu")
+    code, line = check_transport(required, between, world.nodes, device.type)
     report(line)
     return code
 
