@@ -28,7 +28,7 @@ from torch.distributed import DistNetworkError, Store  # type: ignore[attr-defin
 
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
-from trainer.machine import GPU, driver_version
+from trainer.node import GPU, driver_version
 from trainer.process import log_line
 from trainer.workloads import Workload
 from trainer.world import World
@@ -107,7 +107,7 @@ MARK: Final = "*"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Process:
+class ProcessInfo:
     """One process, its node and its versions; `none` for what it does not have.
 
     `node` is the rank of the torchrun agent, `device` the name of the device of this process.
@@ -124,11 +124,11 @@ class Process:
     driver: str
 
 
-# The last columns of the table, which are attributes of `Process`.
+# The last columns of the table, which are attributes of `ProcessInfo`.
 _VERSIONS: Final = ("python", "torch", "cuda", "nccl", "driver")
 
 
-def describe(world: World, node: int, device: str) -> Process:
+def describe(world: World, node: int, device: str) -> ProcessInfo:
     """Describe this process. `node` is torchrun's GROUP_RANK, `device` is `cuda` or `cpu`.
 
     A process without a GPU of its own gets the device `none`.
@@ -136,7 +136,7 @@ def describe(world: World, node: int, device: str) -> Process:
     on_gpu = device == "cuda"
     own_gpu = on_gpu and world.local_rank < torch.cuda.device_count()
     gpu = torch.cuda.get_device_name(world.local_rank) if own_gpu else NONE
-    return Process(
+    return ProcessInfo(
         rank=world.rank,
         node=node,
         host=socket.gethostname(),
@@ -149,13 +149,13 @@ def describe(world: World, node: int, device: str) -> Process:
     )
 
 
-def table(processes: Sequence[Process], expected: str | None = None, longest: int = 16) -> list[str]:
+def table(processes: Sequence[ProcessInfo], expected: str | None = None, longest: int = 16) -> list[str]:
     """Return the table of the world: what was expected and found, and a row per node. Pure.
 
     A value with MARK differs from the value of most nodes. With more than `longest` nodes, only the first one and those
     that differ have a row.
     """
-    nodes: dict[tuple[int, str], list[Process]] = {}
+    nodes: dict[tuple[int, str], list[ProcessInfo]] = {}
     for process in sorted(processes, key=lambda each: (each.node, each.host, each.rank)):
         nodes.setdefault((process.node, process.host), []).append(process)
     rows = [_row(node) for node in nodes.values()]
@@ -184,7 +184,7 @@ def table(processes: Sequence[Process], expected: str | None = None, longest: in
     return lines
 
 
-def _row(node: Sequence[Process]) -> list[str]:
+def _row(node: Sequence[ProcessInfo]) -> list[str]:
     first = node[0]
     versions = [_counted([getattr(each, name) for each in node], only_if_mixed=True) for name in _VERSIONS]
     return [str(first.node), first.host, _counted([each.device for each in node]), *versions]
@@ -220,7 +220,7 @@ def show(store: Store, world: World, expected: str | None, device: str, *, is_re
         for rank in range(1, world.size):
             try:
                 store.wait([f"{_PLACE} {rank}"], timedelta(seconds=max(0.01, until - time.monotonic())))
-                found.append(Process(**json.loads(store.get(f"{_PLACE} {rank}"))))
+                found.append(ProcessInfo(**json.loads(store.get(f"{_PLACE} {rank}"))))
             except DistNetworkError:
                 raise
             except RuntimeError:

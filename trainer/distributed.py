@@ -1,4 +1,4 @@
-"""Join the other processes, and agree with them on errors. The entry point is `join`."""
+"""Join the other processes, and agree with them on errors. The entry point is `init_distributed`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def find_device(wanted: str | None, local_rank: int, local_size: int) -> torch.d
     return torch.device("cuda", local_rank)
 
 
-def join(config: Config, world: World) -> tuple[torch.device, Store]:
+def init_distributed(config: Config, world: World) -> tuple[torch.device, Store]:
     """Check the world and the settings, and create the process group. Return the device and the common store.
 
     Raises:

@@ -66,7 +66,7 @@ def alone() -> Iterator[None]:
 class FailureBroadcast:
     """Send this process's failure to all others, and end this process when another one fails.
 
-    Call `join(store)` when the process group exists, `send(code)` if this process fails alone, and `close()` when all
+    Call `start(store)` when the process group exists, `send(code)` if this process fails alone, and `close()` when all
     processes end normally. A process that receives a failure ends with the same exit code, and one process of each node
     prints which rank failed. If the store is gone, it ends with Exit.FAILED. `last` is called before the end with the
     exit code and the failed rank (None if unknown).
@@ -85,7 +85,7 @@ class FailureBroadcast:
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="failure-broadcast", daemon=True)
 
-    def join(self, store: Store) -> None:
+    def start(self, store: Store) -> None:
         """Start to listen on `store`, the store of all processes, with a separate connection."""
         if self._world.size > 1:
             self._store = store.clone()

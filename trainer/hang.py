@@ -118,7 +118,7 @@ class Watch:
         self._last()
 
 
-def prepare(directory: Path) -> None:
+def set_dump_directory(directory: Path) -> None:
     """Let NCCL's watchdog also write its dumps to `directory`. Call this before the process groups are created.
 
     torch 2.15 reads the first variable, older versions the second. An error is only printed.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from trainer import contract
 from trainer.contract import CheckExit
-from trainer.machine import GPU, Node, inspect_node
+from trainer.node import GPU, Node, inspect_node
 
 _EFA_PLACE = "/sys/class/infiniband"
 

@@ -224,7 +224,7 @@ def check_build(name: str, capability: tuple[int, int], built: list[str]) -> Non
     )
 
 
-def prepare(wanted: str, device: torch.device) -> Precision:
+def set_precision(wanted: str, device: torch.device) -> Precision:
     """Return the precision for this device, and allow TF32 in float32 products. Raise TrainerError."""
     if device.type == "cpu":
         return choose(wanted, device.type)

@@ -27,7 +27,7 @@ NAME = re.compile(r"trainyard-(?:restore|save|model)-([0-9a-f]{12})-([0-9]+)-([0
 
 def name(use: Use, process: Process) -> str:
     """Return the name of a new directory of `process`."""
-    return f"trainyard-{use}-{_machine(process)}-{process.pid}-{process.started or '0'}-{uuid4().hex[:8]}"
+    return f"trainyard-{use}-{_node_id(process)}-{process.pid}-{process.started or '0'}-{uuid4().hex[:8]}"
 
 
 def folder(place: Path | None, use: Use) -> Path:
@@ -47,7 +47,7 @@ def find_abandoned(names: Iterable[str], own: Process, start: Callable[[int], st
     found = []
     for each in sorted(names):
         made = NAME.fullmatch(each)
-        if made and made[1] == _machine(own) and start(int(made[2])) != made[3]:
+        if made and made[1] == _node_id(own) and start(int(made[2])) != made[3]:
             found.append(each)
     return found
 
@@ -69,6 +69,6 @@ def clear(place: Path | None = None) -> list[str]:
     return removed
 
 
-def _machine(process: Process) -> str:
+def _node_id(process: Process) -> str:
     """Return a hash of the node, its boot and the container, in which process ids are unique."""
     return sha256("\n".join((process.host, process.boot, process.namespace)).encode()).hexdigest()[:12]

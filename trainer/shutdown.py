@@ -91,8 +91,8 @@ def _state(path: Path) -> tuple[int, int] | None:
 class Stop:
     """Receive stop requests, and agree with the other processes on the step at which all stop.
 
-    Call `listen()` first, in the main thread; `join()` in all processes when the process group exists; `agreed()` in
-    the loop; `settle()` before the process group is destroyed; `close()` last.
+    Call `listen()` first, in the main thread; `create_group()` in all processes when the process group exists;
+    `agreed()` in the loop; `settle()` before the process group is destroyed; `close()` last.
 
     If `close()` does not follow a signal in time, the process ends with Exit.STOPPED and prints its phase. A notice
     file has no deadline, because a signal follows it. A notice file that exists at the start is an old one: it only
@@ -145,7 +145,7 @@ class Stop:
         if self._notice is not None:
             self._start(self._watch_for_notice, "stop-notice")
 
-    def join(self, timeout: timedelta) -> None:
+    def create_group(self, timeout: timedelta) -> None:
         """Create a separate process group for the agreement. All processes call this together.
 
         A round of agreement that takes longer than `timeout` raises RuntimeError.

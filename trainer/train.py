@@ -31,12 +31,12 @@ from trainer import contract, hang
 from trainer.config import Config
 from trainer.consistency import check_equal, describe_workload, show
 from trainer.contract import Exit, TrainerError
-from trainer.distributed import OwnError, join, together
+from trainer.distributed import OwnError, init_distributed, together
 from trainer.failure_broadcast import FailureBroadcast, LoneError, SharedError, alone, failure_message, shared
 from trainer.hang import Watch
 from trainer.metrics.hub import Metrics, open_metrics
 from trainer.metrics.throughput import Goodput, peak
-from trainer.parallel import is_compiled, prepare, report_compile_errors
+from trainer.parallel import is_compiled, report_compile_errors, set_precision
 from trainer.process import log_line, run_and_exit
 from trainer.reporter import EndReport, Reporter
 from trainer.save import probe, save
@@ -62,9 +62,9 @@ def run(
     """
     goodput = Goodput()
     watch.enter("joining the other processes", long=True)
-    device, store = join(config, world)
-    broadcast.join(store)
-    stop.join(hang.timeout(config.start_timeout_seconds))
+    device, store = init_distributed(config, world)
+    broadcast.start(store)
+    stop.create_group(hang.timeout(config.start_timeout_seconds))
     log_line(
         f"rank={world.rank} world_size={world.size} nodes={world.nodes} processes_per_node={world.local_size} "
         f"device={device.type} backend={dist.get_backend()}"
@@ -82,7 +82,7 @@ def run(
     workload: Workload = together(lambda: load_workload(config), device)
     with shared():
         check_equal(store, world, "data", describe_workload(workload), Exit.DATA)
-    precision = together(lambda: prepare(config.precision, device), device)
+    precision = together(lambda: set_precision(config.precision, device), device)
     watch.enter("checking torch.compile", long=True)
     compiled = is_compiled(config, world, device)
     trainer = Trainer(config, world, device, precision, workload, stop, watch, compiled=compiled)
@@ -95,7 +95,7 @@ def run(
         with shared():
             checkpoints = Checkpoints(place, trainer, goodput, log_line)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    # On a GPU, float32 products use TF32 (`trainer.parallel.prepare`).
+    # On a GPU, float32 products use TF32 (`trainer.parallel.set_precision`).
     peak_flops = peak(name, "tf32" if precision.name == "fp32" else precision.name)
     reporter = Reporter(trainer, checkpoints, metrics_of(config, world), goodput, peak_flops)
     end.attach(reporter)
@@ -305,7 +305,7 @@ def make_watch(config: Config, world: World, end: EndReport) -> Watch:
     directory = None
     if config.metrics_directory:
         directory = Path(config.metrics_directory) / "hangs" / config.run_id
-        hang.prepare(directory)
+        hang.set_dump_directory(directory)
     return Watch(
         limit=config.timeout_seconds,
         long_limit=config.start_timeout_seconds,

@@ -29,7 +29,7 @@ from trainer.checkpoints import Checkpoints
 from trainer.config import Config
 from trainer.metrics.hub import Metrics
 from trainer.metrics.throughput import Goodput, peak
-from trainer.parallel import Precision, prepare
+from trainer.parallel import Precision, set_precision
 from trainer.reporter import Reporter
 from trainer.trainer import Trainer
 from trainer.workloads import TEST_TOKENS, TRAIN_TOKENS, Workload, load
@@ -186,7 +186,7 @@ def measure(directory: Path, scale: Scale, device: str) -> dict[str, Any]:
         owner="benchmark",
     )
     with joined(config) as own:
-        precision = prepare(config.precision, own.device)
+        precision = set_precision(config.precision, own.device)
         workload: Workload = load(config.data, config.model)
         training = Trainer(config, own.world, own.device, precision, workload, own.stop, own.watch)
         if scale.all_steps >= training.cursor.steps_per_epoch:

@@ -13,7 +13,7 @@ from torch import nn
 
 from trainer import hang
 from trainer.config import Config
-from trainer.distributed import join
+from trainer.distributed import init_distributed
 from trainer.hang import Watch
 from trainer.reporter import EndReport
 from trainer.shutdown import Stop
@@ -39,8 +39,8 @@ def joined(config: Config) -> Iterator[Joined]:
     stop = Stop(patience=20, phase=lambda: watch.phase)
     stop.listen()
     watch.start()
-    device, _ = join(config, world)
-    stop.join(hang.timeout(config.start_timeout_seconds))
+    device, _ = init_distributed(config, world)
+    stop.create_group(hang.timeout(config.start_timeout_seconds))
     yield Joined(world, device, stop, watch)
     stop.settle()
     dist.destroy_process_group()

@@ -430,7 +430,7 @@ class BackgroundProcess:
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         context = torch.multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(1, context, initializer=_prepare)
+        self._pool = ProcessPoolExecutor(1, context, initializer=_init_process)
         try:
             pid = self._pool.submit(_join, *self._meeting).result(START_SECONDS)
         except Exception as error:
@@ -470,7 +470,7 @@ class BackgroundProcess:
         return None
 
 
-def _prepare() -> None:
+def _init_process() -> None:
     """Set up the background process. It ends with its trainer."""
     # torchrun signals all processes of a worker, and the last save comes after that signal.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

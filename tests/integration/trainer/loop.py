@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.contract import Exit
-from trainer.hang import Watch, prepare, set_timeouts, timed_out
+from trainer.hang import Watch, set_dump_directory, set_timeouts, timed_out
 from trainer.shutdown import Stop
 
 
@@ -48,9 +48,9 @@ def main(plan: dict[str, Any]) -> Exit:
     )
     stop.listen()
     watch.enter("joining", long=True)
-    prepare(directory)
+    set_dump_directory(directory)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    stop.join(timedelta(seconds=60))
+    stop.create_group(timedelta(seconds=60))
     gradient = torch.ones(1000)
     watch.enter("first step", long=True)
     write_note(plan, "joined")

@@ -17,7 +17,7 @@ from torch._C import _distributed_c10d as c10d
 
 from tests.integration.trainer.test_stopping import wait_for
 from trainer.contract import Exit
-from trainer.hang import Watch, prepare, timed_out, write_dumps
+from trainer.hang import Watch, set_dump_directory, timed_out, write_dumps
 
 pytestmark = pytest.mark.trainer
 
@@ -148,11 +148,11 @@ def test_nccl_dumps_go_to_the_same_directory(
     for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    prepare(tmp_path / "hang")
+    set_dump_directory(tmp_path / "hang")
     assert os.environ["TORCH_FR_DUMP_TEMP_FILE"] == str(tmp_path / "hang" / "flight_watchdog_")
     assert (tmp_path / "hang").is_dir()
     (tmp_path / "file").write_text("")
-    prepare(tmp_path / "file")
+    set_dump_directory(tmp_path / "file")
     assert "stacks of a hang can't be written to" in capfd.readouterr().err
     assert os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] == str(tmp_path / "hang" / "flight_watchdog_")
 

@@ -111,7 +111,7 @@ class ThreeProcesses:
         self.records: list[list[tuple[Any, ...]]] = [[], [], []]
         self.broadcasts = [self._create_broadcast(rank) for rank in range(3)]
         for each in self.broadcasts:
-            each.join(self.store)
+            each.start(self.store)
 
     def _create_broadcast(self, rank: int) -> FailureBroadcast:
         world = World(rank=rank, size=3, local_rank=rank % 2, local_size=2, nodes=2)

@@ -244,7 +244,7 @@ if os.environ["RANK"] == "1":
     from trainer.contract import Exit, TrainerError
     def refuse(*_):
         raise TrainerError(Exit.NO_CUDA, "device: of this process alone")
-    p.prepare = refuse
+    p.set_precision = refuse
 """
 
 

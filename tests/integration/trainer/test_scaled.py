@@ -120,7 +120,7 @@ FORCE_FP16 = """
 from functools import partial
 import torch
 from trainer import parallel
-parallel.prepare = lambda wanted, device: parallel.FP16
+parallel.set_precision = lambda wanted, device: parallel.FP16
 adamw = torch.optim.AdamW
 torch.optim.AdamW = lambda *words, **more: adamw(*words, **{**more, "fused": True})
 torch.amp.GradScaler = partial(torch.amp.GradScaler, init_scale=2.0**20, growth_interval=3)

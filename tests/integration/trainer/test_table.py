@@ -11,13 +11,13 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from trainer import consistency
-from trainer.consistency import Process, describe, show, table
+from trainer.consistency import ProcessInfo, describe, show, table
 from trainer.world import World, describe_expected
 
 pytestmark = pytest.mark.trainer
 
 
-def node_processes(node: int, first: int, gpus: int = 4, **changes: Any) -> list[Process]:
+def node_processes(node: int, first: int, gpus: int = 4, **changes: Any) -> list[ProcessInfo]:
     fields = {
         "host": f"train-r1-worker-{node}",
         "device": "NVIDIA A10G",
@@ -28,7 +28,7 @@ def node_processes(node: int, first: int, gpus: int = 4, **changes: Any) -> list
         "driver": "580.95.05",
         **changes,
     }
-    return [Process(rank=first + index, node=node, **fields) for index in range(gpus)]
+    return [ProcessInfo(rank=first + index, node=node, **fields) for index in range(gpus)]
 
 
 def test_table_of_equal_nodes_has_a_row_each_and_no_mark() -> None:

@@ -13,7 +13,7 @@ import torch.multiprocessing as processes
 from tests.integration.trainer.test_steps import Quiet
 from trainer.config import Config
 from trainer.hang import Watch
-from trainer.parallel import prepare
+from trainer.parallel import set_precision
 from trainer.shutdown import Stop
 from trainer.trainer import Observer, Trainer
 from trainer.workloads import load
@@ -41,7 +41,7 @@ def steps_that_may_not_wait(rank: int, size: int, folder: str, data: str, precis
     stop = Stop(patience=20, phase=lambda: "")
     world = World(rank, size, rank, size, 1)
     trainer = Trainer(
-        config, world, device, prepare(precision, device), load(data), stop, cast(Watch, Quiet())
+        config, world, device, set_precision(precision, device), load(data), stop, cast(Watch, Quiet())
     )
     assert trainer.run(Observer(), 3)  # the first steps load libraries and allocate memory: they may wait
     torch.cuda.synchronize(device)

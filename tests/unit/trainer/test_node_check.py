@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from trainer import machine
-from trainer.machine import Cuda, Node, inspect_node, run_fi_info
+from trainer import node
+from trainer.node import Cuda, Node, inspect_node, run_fi_info
 from trainer.node_check import Expected, faults, main, summary
 
 pytestmark = pytest.mark.unit
@@ -182,7 +182,7 @@ def tool(directory: Path, script: str) -> None:
 def test_fi_info_is_asked_for_efa_where_the_image_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "_FI_INFO_PLACES", str(tmp_path))
+    monkeypatch.setattr(node, "_FI_INFO_PLACES", str(tmp_path))
     assert run_fi_info() is None
     tool(tmp_path, '[ "$*" = "-p efa" ] && echo "    domain: rdmap0s6-rdm"')
     assert run_fi_info() == "    domain: rdmap0s6-rdm\n"

@@ -12,11 +12,11 @@ pytestmark = [pytest.mark.unit, pytest.mark.long]
 @pytest.fixture(scope="module", autouse=True)
 def _torch() -> None:
     """Import torch where the tests run. Collection imports this module in every worker, and torch takes two seconds."""
-    global torch, parallel, check_build, choose, prepare, FP32
+    global torch, parallel, check_build, choose, set_precision, FP32
     import torch
 
     from trainer import parallel
-    from trainer.parallel import FP32, check_build, choose, prepare
+    from trainer.parallel import FP32, check_build, choose, set_precision
 
 
 @pytest.mark.parametrize(
@@ -37,10 +37,10 @@ def test_the_compute_capability_chooses(name: str, capability: tuple[int, int], 
 
 def test_cpu_computes_in_fp32_by_default() -> None:
     device = torch.device("cpu")
-    assert prepare("auto", device) == FP32
-    with prepare("bf16", device).autocast(device):
+    assert set_precision("auto", device) == FP32
+    with set_precision("bf16", device).autocast(device):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
-    with prepare("auto", device).autocast(device):
+    with set_precision("auto", device).autocast(device):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
 
 

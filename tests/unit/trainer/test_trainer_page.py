@@ -44,9 +44,11 @@ def test_the_page_has_every_exit_code() -> None:
 @pytest.mark.long
 def test_the_page_shows_the_world_as_the_trainer_does() -> None:
     """The example is of one laptop that nobody promised anything."""
-    from trainer.consistency import Process, table  # it imports torch
+    from trainer.consistency import ProcessInfo, table  # it imports torch
 
     versions = {"python": "3.11.7", "torch": "2.15.0+cu132", "cuda": "none", "nccl": "none", "driver": "none"}
-    laptop = [Process(rank=rank, node=0, host="laptop", device="CPU x86_64", **versions) for rank in (0, 1)]
+    laptop = [
+        ProcessInfo(rank=rank, node=0, host="laptop", device="CPU x86_64", **versions) for rank in (0, 1)
+    ]
     shown = "\n".join(table(laptop))
     assert f"\n{shown}\n" in PAGE, shown
