@@ -124,7 +124,7 @@ def import_training(config: Config) -> None:
     from trainer.forked_workers import fork_workers
 
     if config.checkpoint_uri is not None:
-        import trainer.checkpoints  # noqa: F401
+        import trainer.checkpoint.checkpointer  # noqa: F401
     fork_workers("trainer.train", train.main)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainer.contract import Exit
 from trainer.metrics import record
@@ -14,27 +14,16 @@ from trainer.metrics.throughput import Goodput, mfu
 from trainer.process import log_line
 from trainer.trainer import EvaluationResult, Observer, Progress, Trainer
 
-if TYPE_CHECKING:
-    from trainer.checkpoints import Checkpoints
-
 
 class Reporter(Observer):
-    """Save checkpoints when they are due, and report the progress. `peak` is the device's peak in FLOP/s, if known."""
+    """Report the progress. `peak` is the device's peak in FLOP/s, if known."""
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        checkpoints: Checkpoints | None,
-        metrics: Metrics,
-        goodput: Goodput,
-        peak: float | None,
-    ) -> None:
-        self._trainer, self._checkpoints, self._metrics = trainer, checkpoints, metrics
+    def __init__(self, trainer: Trainer, metrics: Metrics, goodput: Goodput, peak: float | None) -> None:
+        self._trainer, self._metrics = trainer, metrics
         self._goodput, self._peak = goodput, peak
         self._chief = trainer.world.rank == 0
         self._began = time.perf_counter()
-        self._saved = self._failed = self._skipped = 0
-        self._lost = self._ended = False
+        self._ended = False
         self._ending = threading.Lock()
         self.accuracy, self.loss = 0.0, 0.0
 
@@ -43,18 +32,8 @@ class Reporter(Observer):
         """Seconds since the start of the training."""
         return time.perf_counter() - self._began
 
-    def before_update(self) -> float:
-        stalled = self._checkpoints.before_update() if self._checkpoints else 0.0
-        self._goodput.pause(stalled)
-        return stalled
-
-    def stepped(self, trainer: Trainer) -> None:
+    def stepped(self, trainer: Trainer) -> None:  # noqa: ARG002
         self._goodput.step()
-        if self._checkpoints is not None:
-            stalled = self._checkpoints.stepped()
-            trainer.stall_seconds += stalled
-            self._goodput.pause(stalled)
-            self._record_checkpoints()
 
     def logged(self, trainer: Trainer, progress: Progress) -> None:
         workload, config = trainer.workload, trainer.config
@@ -77,7 +56,7 @@ class Reporter(Observer):
                 + ("" if utilisation is None else f" mfu={utilisation:.4f}")
                 + f" data_wait={progress.data_wait_seconds / progress.seconds:.3f} elapsed={self.seconds:.1f}s"
             )
-        self._record(
+        self.write_record(
             record.Step,
             loss=progress.loss / progress.units,
             accuracy=accuracy,
@@ -102,7 +81,9 @@ class Reporter(Observer):
                 + f" step={trainer.step}"
                 + f" test_loss={result.loss:.4f} test_accuracy={result.accuracy:.4f} elapsed={self.seconds:.1f}s"
             )
-        self._record(record.Evaluation, loss=result.loss, accuracy=result.accuracy, seconds=result.seconds)
+        self.write_record(
+            record.Evaluation, loss=result.loss, accuracy=result.accuracy, seconds=result.seconds
+        )
 
     def start(self) -> None:
         """Report the model, the data, the device and the first step."""
@@ -121,7 +102,7 @@ class Reporter(Observer):
                     f"nothing left to train: the checkpoint is of step {trainer.step}, and the last step of this run "
                     f"is {trainer.steps}; the model is evaluated and saved"
                 )
-        self._record(
+        self.write_record(
             record.Start,
             workload=workload.name,
             unit=workload.unit,
@@ -139,7 +120,7 @@ class Reporter(Observer):
         self._began = time.perf_counter()
 
     def stop(self, reason: str) -> None:
-        self._record(record.Stop, reason=reason)
+        self.write_record(record.Stop, reason=reason)
 
     def end(self, outcome: str, exit_code: int, failed_rank: int | None = None) -> None:
         """Write the last record. Only the first call from any thread counts. `failed_rank` is as in `record.End`."""
@@ -147,8 +128,7 @@ class Reporter(Observer):
             if self._ended:
                 return
             self._ended = True
-        self._record_checkpoints()
-        self._record(
+        self.write_record(
             record.End,
             outcome=outcome,
             exit_code=exit_code,
@@ -158,37 +138,8 @@ class Reporter(Observer):
         )
         self._metrics.close()
 
-    def _record_checkpoints(self) -> None:
-        """Write a record of each save that ended since the last call."""
-        if self._checkpoints is None:
-            return
-        counts = self._checkpoints.counts
-        for outcome, now, before in (
-            ("saved", counts.saved, self._saved),
-            ("failed", counts.failed, self._failed),
-            ("skipped", counts.skipped, self._skipped),
-        ):
-            if now == before:
-                continue
-            self._record(
-                record.Checkpoint,
-                name=f"step-{self._trainer.step if outcome == 'skipped' else counts.last_ended_step:09d}",
-                outcome=outcome,
-                blocked_seconds=counts.last_blocked_seconds,
-                durable_seconds=counts.last_writing_seconds if outcome == "saved" else None,
-                size_bytes=counts.last_size_bytes if outcome == "saved" else None,
-            )
-            if outcome == "failed":
-                self._record(
-                    record.Alarm, alarm="checkpoint", message="a checkpoint failed; the log says why"
-                )
-        self._saved, self._failed, self._skipped = counts.saved, counts.failed, counts.skipped
-        if counts.owner_lost and not self._lost:
-            self._lost = True
-            message = "another run took over the place of the checkpoints; nothing is saved any more"
-            self._record(record.Alarm, alarm="checkpoint", message=message)
-
-    def _record(self, kind: type[record.Record], **values: Any) -> None:
+    def write_record(self, kind: type[record.Record], **values: Any) -> None:
+        """Write a record with the current step and position. Any thread may call this."""
         trainer = self._trainer
         self._metrics.write(
             kind(

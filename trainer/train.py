@@ -86,20 +86,21 @@ def run(
     watch.enter("checking torch.compile", long=True)
     compiled = is_compiled(config, world, device)
     trainer = Trainer(config, world, device, precision, workload, stop, watch, compiled=compiled)
-    checkpoints = None
     if config.checkpoint_uri is not None:
-        from trainer.checkpoints import Checkpoints  # this import takes one or two seconds
+        from trainer.checkpoint.checkpointer import Checkpointer  # this import takes one or two seconds
 
         watch.enter("looking for a checkpoint", long=True)
         place = f"{config.checkpoint_uri.rstrip('/')}/{config.run_id}"
         with shared():
-            checkpoints = Checkpoints(place, trainer, goodput, log_line)
+            trainer.checkpointer = Checkpointer(place, trainer, goodput, log_line)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     # On a GPU, float32 products use TF32 (`trainer.parallel.set_precision`).
     peak_flops = peak(name, "tf32" if precision.name == "fp32" else precision.name)
-    reporter = Reporter(trainer, checkpoints, metrics_of(config, world), goodput, peak_flops)
+    reporter = Reporter(trainer, metrics_of(config, world), goodput, peak_flops)
     end.attach(reporter)
     reporter.start()
+    if trainer.checkpointer is not None:
+        trainer.checkpointer.report_to(reporter.write_record)
     gc.freeze()  # what is loaded stays, so that no collection looks through it
     gc.enable()
     done = False
@@ -107,17 +108,15 @@ def run(
         with alone(), report_compile_errors():
             done = trainer.run(reporter)
         trainer.check_weights()
-    saved = True
-    if checkpoints is not None:
+    is_saved = False
+    if trainer.checkpointer is not None:
         watch.enter("saving the last checkpoint", long=True)
-        saved = checkpoints.end()
+        is_saved = trainer.checkpointer.close()
     broadcast.close()
     stop.settle()
     if not done:
-        return end_stopped(
-            trainer, stop, reporter, checkpoints.counts.last_good_step if checkpoints else None
-        )
-    stop.set_unsaved_work(checkpoints is None or not saved)
+        return end_stopped(trainer, stop, reporter)
+    stop.set_unsaved_work(not is_saved)
     watch.enter("saving the model", long=True)
     weights = model_weights(trainer) if config.model_uri is not None else {}
     dist.destroy_process_group()
@@ -146,9 +145,10 @@ def load_workload(config: Config) -> Workload:
     return load(config.data, config.model, config.sequence_length)
 
 
-def end_stopped(trainer: Trainer, stop: Stop, reporter: Reporter, last_good_step: int | None) -> Exit:
+def end_stopped(trainer: Trainer, stop: Stop, reporter: Reporter) -> Exit:
     """End the run after all processes agreed to stop. Print the reason and the checkpoint to resume from."""
     reason = stop.request.reason
+    last_good_step = trainer.checkpointer.counts.last_good_step if trainer.checkpointer else None
     if trainer.world.local_rank == 0 and stop.is_noticed() and will_restart_processes(os.environ):
         stop_agent()
     dist.barrier()  # no process ends before its agent knows

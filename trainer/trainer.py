@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -22,6 +23,9 @@ from trainer.parallel import FP32, Precision, accumulating, distribute
 from trainer.shutdown import Stop
 from trainer.workloads import Workload
 from trainer.world import World
+
+if TYPE_CHECKING:
+    from trainer.checkpoint.checkpointer import Checkpointer
 
 # Units per forward pass and process in an evaluation. It limits the memory, and does not change the result.
 EVALUATION_UNITS = 4096
@@ -86,10 +90,6 @@ def are_finite(tensors: Iterable[Tensor], device: torch.device) -> bool:
 class Observer:
     """Hooks of the loop. All processes call each hook at the same steps; by default a hook does nothing."""
 
-    def before_update(self) -> float:
-        """Run before the weights change. Return the seconds that this waited."""
-        return 0.0
-
     def stepped(self, trainer: Trainer) -> None:
         """Run after each step."""
 
@@ -108,8 +108,10 @@ class Trainer:
     Attributes:
         step: Optimizer steps done since the start of the run.
         position: Samples that all processes together have used since the start of the run.
-        stall_seconds: Time since the last log line in which the loop waited for checkpoints.
+        checkpointer: Loads and saves checkpoints, if it is set before `run`.
     """
+
+    checkpointer: Checkpointer | None = None
 
     def __init__(
         self,
@@ -146,7 +148,7 @@ class Trainer:
         self._casting = precision if not sharded else FP32
         self._bad_losses = 0  # infinite or NaN, in a row
         self.step = self.position = 0
-        self.stall_seconds = 0.0
+        self._stall_seconds = 0.0  # since the last log line: how long the loop waited for checkpoints
         self._first, self._has_evaluated = True, False
         # Step sizes (samples of all processes) that are compiled. The last step of an epoch has another size.
         self._sizes: set[int] = set()
@@ -167,7 +169,7 @@ class Trainer:
             return False
         window = torch.zeros(3, dtype=torch.float64, device=self.device)
         began, samples = time.perf_counter(), 0
-        self.stall_seconds = 0.0
+        self._stall_seconds = 0.0
         starting = self._first
         count = self.steps - self.step if steps is None else steps
         if self._first and count > 0 and self.world.size > 2:
@@ -179,15 +181,17 @@ class Trainer:
             for step in prefetched:
                 if self.stop.agreed():
                     return False
-                sums = self._train_step(step, observer)
+                sums = self._train_step(step)
                 if sums is None:
                     return False
                 window += sums
                 samples += step.samples
                 observer.stepped(self)
+                if self.checkpointer is not None:
+                    self._stall_seconds += self.checkpointer.save_if_due()
                 if starting:  # the first step compiles and allocates memory, so it does not count as speed
                     starting, began, samples = False, time.perf_counter(), 0
-                    self.stall_seconds = 0.0
+                    self._stall_seconds = 0.0
                     prefetched.take_waited()
                 if self.step % self.config.log_every == 0:
                     loss, correct, units = self.sum(window).tolist()
@@ -203,12 +207,12 @@ class Trainer:
                             learning_rate=self.optimizer.param_groups[0]["lr"],
                             seconds=now - began,
                             data_wait_seconds=prefetched.take_waited(),
-                            stall_seconds=self.stall_seconds,
+                            stall_seconds=self._stall_seconds,
                         ),
                     )
                     self._check_loss(loss / units)
                     window.zero_()
-                    began, samples, self.stall_seconds = now, 0, 0.0
+                    began, samples, self._stall_seconds = now, 0, 0.0
                 if self._is_evaluation_due():
                     paused = time.perf_counter()
                     if not self._evaluate(observer):
@@ -314,7 +318,7 @@ class Trainer:
             loss.backward()
         self.optimizer.zero_grad(set_to_none=True)
 
-    def _train_step(self, step: Step, observer: Observer) -> Tensor | None:
+    def _train_step(self, step: Step) -> Tensor | None:
         """Do one optimizer step.
 
         Returns:
@@ -343,7 +347,8 @@ class Trainer:
         if self.recipe.gradient_clip:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.gradient_clip)
-        self.stall_seconds += observer.before_update()
+        if self.checkpointer is not None:
+            self._stall_seconds += self.checkpointer.wait_for_copy()
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from tests.benchmarks.joined import joined, plain_adamw
 from tests.benchmarks.saves import timed
 from tests.benchmarks.turns import in_turns
-from trainer.checkpoints import Checkpoints
+from trainer.checkpoint.checkpointer import Checkpointer
 from trainer.config import Config
 from trainer.metrics.hub import Metrics
 from trainer.metrics.throughput import Goodput, peak
@@ -130,43 +130,43 @@ TINY = Scale("gpt-tiny", 1, turns=7, steps=2, warm_up=1, saved_steps=6, before_s
 class Saved:
     """Turns of our loop with exactly one save in each, and turns without."""
 
-    def __init__(
-        self, training: Trainer, place: str, scale: Scale, plain: Reporter, peak: float | None
-    ) -> None:
+    def __init__(self, training: Trainer, place: str, scale: Scale, reporter: Reporter) -> None:
         training.config = replace(training.config, checkpoint_every=scale.saved_steps)
-        self._training, self._scale, self._plain = training, scale, plain
-        self._checkpoints = Checkpoints(place, training, Goodput(), lambda line: None)
-        self._saving = Reporter(training, self._checkpoints, Metrics([]), Goodput(), peak)
+        self._training, self._scale, self._reporter = training, scale, reporter
+        self._checkpointer = Checkpointer(place, training, Goodput(), lambda line: None)
         self.durable: list[float] = []
         # The process that writes is started after a first step, and would have the first save skipped meanwhile.
-        training.run(self._saving, 1)
-        self._checkpoints._saver.finish(LONGEST_SAVE_SECONDS)
+        training.checkpointer = self._checkpointer
+        training.run(reporter, 1)
+        self._checkpointer._saver.finish(LONGEST_SAVE_SECONDS)
         # From here on a turn of saving begins so many steps before one that is saved.
-        training.run(plain, (-training.step - scale.before_save) % scale.saved_steps)
+        training.checkpointer = None
+        training.run(reporter, (-training.step - scale.before_save) % scale.saved_steps)
         self.with_save()  # it makes the pinned memory that the others use again
         self.durable.clear()
 
     def without_save(self) -> float:
         """Seconds of a turn in which nothing is saved."""
-        return self._timed(self._plain)
+        return self._timed(None)
 
     def with_save(self) -> float:
         """Seconds of a turn with a save; what still has to be written then is waited for beside the clock."""
-        counts = self._checkpoints.counts
+        counts = self._checkpointer.counts
         before, skipped = counts.saved, counts.skipped
-        seconds = self._timed(self._saving)
-        well = self._checkpoints._saver.finish(LONGEST_SAVE_SECONDS)
+        seconds = self._timed(self._checkpointer)
+        well = self._checkpointer._saver.finish(LONGEST_SAVE_SECONDS)
         if not well or counts.saved != before + 1 or counts.skipped != skipped or counts.failed:
             raise SystemExit(f"a turn with one save had {counts.saved - before}: {counts}")
         self.durable.append(counts.last_writing_seconds)
         return seconds
 
     def close(self) -> None:
-        self._checkpoints.end()
+        self._checkpointer.close()
 
-    def _timed(self, reporter: Reporter) -> float:
+    def _timed(self, checkpointer: Checkpointer | None) -> float:
+        self._training.checkpointer = checkpointer
         return synchronised(
-            lambda: self._training.run(reporter, self._scale.saved_steps), self._training.device
+            lambda: self._training.run(self._reporter, self._scale.saved_steps), self._training.device
         )
 
 
@@ -195,7 +195,7 @@ def measure(directory: Path, scale: Scale, device: str) -> dict[str, Any]:
             )
         name = torch.cuda.get_device_name(own.device) if device == "cuda" else "cpu"
         best = peak(name, precision.name) if device == "cuda" else None
-        reporter = Reporter(training, None, Metrics([]), Goodput(), best)
+        reporter = Reporter(training, Metrics([]), Goodput(), best)
         other = Other(workload.model(), place / TRAIN_TOKENS, config, own.device, precision)
         loops: dict[str, Callable[[int], object]] = {
             "ours": lambda steps: training.run(reporter, steps),
@@ -210,7 +210,7 @@ def measure(directory: Path, scale: Scale, device: str) -> dict[str, Any]:
             },
             scale.turns,
         )
-        saved = Saved(training, str(directory / "checkpoints"), scale, reporter, best)
+        saved = Saved(training, str(directory / "checkpoints"), scale, reporter)
         turns = in_turns({"plain": saved.without_save, "saved": saved.with_save}, scale.turns)
         saved.close()
         if training.step > scale.all_steps:

@@ -82,7 +82,7 @@ def main(output: Path, tiny: bool) -> None:
         world = own.world
         workload = load("corpus")
         training = Trainer(config, world, own.device, FP32, workload, own.stop, own.watch)
-        reporter = Reporter(training, None, Metrics([]), Goodput(), None)
+        reporter = Reporter(training, Metrics([]), Goodput(), None)
         loops = {
             "ours": lambda steps: training.run(reporter, steps),
             "bare": Bare(config, world, workload).run,

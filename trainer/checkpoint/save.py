@@ -36,6 +36,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.tensor import DTensor
 
+from trainer.checkpoint import layout
 from trainer.checkpoint.layout import Manifest
 from trainer.checkpoint.owner import Owner
 from trainer.checkpoint.state import State, fingerprint
@@ -48,6 +49,7 @@ from trainer.checkpoint.write import (
     write,
 )
 from trainer.distributed import gather_objects
+from trainer.metrics.record import Alarm, Checkpoint
 from trainer.scratch import clear
 from trainer.stores import Store, StoreError
 
@@ -78,11 +80,13 @@ class Counts:
     skipped: int = 0
     blocked_seconds: float = 0.0
     last_good_step: int | None = None
-    last_ended_step: int = 0
-    last_blocked_seconds: float = 0.0
     last_writing_seconds: float = 0.0
     last_size_bytes: int | None = None
     owner_lost: bool = False
+
+
+# Writes a record of this kind with these values (`trainer.reporter.Reporter.write_record`).
+Report = Callable[..., object]
 
 
 class Saver:
@@ -91,7 +95,7 @@ class Saver:
     No other thread uses `group`, a gloo group of all processes. Background processes meet at `meeting`, host and port
     of the TCPStore of the run. Without it, or if the copies of a node do not fit into /dev/shm, threads write.
     `last_good` and `damaged` are the steps that the load found. `is_busy` is True if any process was still writing at
-    the last `save` or `finish`.
+    the last `save` or `finish`. `report` gets a record of each save.
     """
 
     def __init__(
@@ -134,6 +138,8 @@ class Saver:
         # Rank 0 reports the first two. The age of a loaded checkpoint counts from now.
         self._good, self._ended_well, self._good_at = last_good, True, clock()
         self._agreed_well = True
+        self._save_blocked = 0.0  # by the current save
+        self.report: Report = lambda *_, **__: None
         self.counts = Counts(last_good_step=last_good)
 
     def warm(self, state: State) -> None:
@@ -166,23 +172,27 @@ class Saver:
         Nothing starts while the last save is still running in a process, if this step is already saved, or after
         another run took over the store. `stalled` are the seconds that training already waited for this save.
         """
-        began = self._clock()
-        self.counts.last_blocked_seconds = 0.0
-        self._blocked(stalled)
+        began = self._clock() - stalled
         is_dead = self._agree()
         if self._process is not None and is_dead and not self.is_busy:
             self._log("alarm=checkpoint reason=a background process is gone; threads write from now on")
             self._process.close()
             self._process = None
-        if self.counts.last_good_step != step:
-            if self.counts.owner_lost:
-                self.counts.skipped += 1
-            elif self.is_busy:
-                self.counts.skipped += 1
+        if self.counts.last_good_step == step:
+            return
+        if self.counts.owner_lost or self.is_busy:
+            self.counts.skipped += 1
+            if not self.counts.owner_lost:
                 self._log_skipped(step)
-            else:
-                self._begin(state, step, position, notes)
+            blocked = self._clock() - began
+            self.counts.blocked_seconds += blocked
+            self._report_save(step, "skipped", blocked)
+            return
+        writer = self._new_writer(state, step, position, notes)
+        staging = self._stage(state)
+        self._save_blocked = 0.0
         self._blocked(self._clock() - began)
+        self._start(lambda: self._work(staging, writer), f"step {step}")
 
     def staged(self) -> float:
         """Wait until the state may change: before the next optimizer step.
@@ -227,6 +237,9 @@ class Saver:
         )
         dist.all_reduce(gathered, op=dist.ReduceOp.MAX, group=self._group)
         any_busy, lost, dead, good, failed = gathered.tolist()
+        if lost and not self.counts.owner_lost:
+            message = "another run took over the place of the checkpoints; nothing is saved any more"
+            self.report(Alarm, alarm="checkpoint", message=message)
         self.counts.last_good_step = good if good >= 0 else None
         self.is_busy, self.counts.owner_lost, self._agreed_well = bool(any_busy), bool(lost), not failed
         return bool(dead)
@@ -242,7 +255,7 @@ class Saver:
             self._stager.close()
             self._stager = new_stager(self._device, shared=False)
 
-    def _begin(self, state: State, step: int, position: int, notes: Mapping[str, Any] | None) -> None:
+    def _new_writer(self, state: State, step: int, position: int, notes: Mapping[str, Any] | None) -> Writer:
         self._attempts += 1
         heading = Manifest(
             step=step,
@@ -255,9 +268,7 @@ class Saver:
         )
         generation = self._owner.generation if self._owner else None
         save_id = f"{self._incarnation}{self._attempts:04x}"
-        writer = Writer(self._store, heading, save_id, self._scratch, generation)
-        staging = self._stage(state)
-        self._start(lambda: self._work(staging, writer), f"step {step}")
+        return Writer(self._store, heading, save_id, self._scratch, generation)
 
     def _stage(self, state: State) -> Future[State]:
         staging: Future[State] = Future()
@@ -297,14 +308,12 @@ class Saver:
             state = {} if failure else staging.result()
             size = process.write(state, writer) if process else write(state, writer, self._own_group)
         except Exception as error:
-            self.counts.last_ended_step = step
             self._ended_well = False
             self._failed(one_line(error), step)
             if self._rank == 0:
                 delete_unfinished(self._store, step, writer.generation)
         else:
             seconds = self._clock() - began
-            self.counts.last_ended_step = step
             self.counts.last_writing_seconds = seconds
             self.counts.last_size_bytes = size if self._rank == 0 else None
             self.counts.saved += 1  # last: another thread reads the others when this has changed
@@ -312,6 +321,7 @@ class Saver:
             self._damaged -= {step}
             place = self._store.uri(writer.folder)
             self._log(f"checkpoint=saved step={step} seconds={seconds:.2f} place={place}")
+            self._report_save(step, "saved", self._save_blocked, seconds, self.counts.last_size_bytes)
             if self._rank == 0:
                 self._delete_surplus(writer)
         finally:
@@ -343,6 +353,20 @@ class Saver:
         facts.append(f"failures={self.counts.failed}")
         age = None if step is None else self._clock() - self._good_at
         self._alarm(reason, *facts, age=age)
+        self._report_save(step or 0, "failed", self._save_blocked)
+        self.report(Alarm, alarm="checkpoint", message="a checkpoint failed; the log says why")
+
+    def _report_save(
+        self, step: int, outcome: str, blocked: float, seconds: float | None = None, size: int | None = None
+    ) -> None:
+        self.report(
+            Checkpoint,
+            name=layout.name(step),
+            outcome=outcome,
+            blocked_seconds=blocked,
+            durable_seconds=seconds,
+            size_bytes=size,
+        )
 
     def _alarm(self, reason: str, *facts: str, age: float | None = None) -> None:
         good = "none" if self._good is None else str(self._good)
@@ -355,7 +379,7 @@ class Saver:
 
     def _blocked(self, seconds: float) -> float:
         self.counts.blocked_seconds += seconds
-        self.counts.last_blocked_seconds += seconds
+        self._save_blocked += seconds
         return seconds
 
 

@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 
 from tests.integration.trainer.test_steps import create_trainer
-from trainer import checkpoints as module
+from trainer.checkpoint import checkpointer as module
 from trainer.checkpoint import save
+from trainer.checkpoint.checkpointer import Checkpointer
 from trainer.checkpoint.save import Idle, Saver
-from trainer.checkpoints import Checkpoints
 from trainer.config import Config
 from trainer.metrics.hub import Metrics
 from trainer.metrics.record import Checkpoint, Record, Step
@@ -92,13 +92,14 @@ def test_run_time_counts_each_second_once(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(
         trainer, "_lay_out_buckets", lambda: None
     )  # it would read the first step's data earlier
-    checkpoints = Checkpoints(str(tmp_path), trainer, goodput, lambda _line: None)
-    reporter = Reporter(trainer, checkpoints, Metrics([sink]), goodput, None)
+    trainer.checkpointer = checkpointer = Checkpointer(str(tmp_path), trainer, goodput, lambda _line: None)
+    reporter = Reporter(trainer, Metrics([sink]), goodput, None)
+    checkpointer.report_to(reporter.write_record)
     start = time.perf_counter()
     assert trainer.run(reporter)
     elapsed = time.perf_counter() - start
-    blocked = checkpoints.counts.blocked_seconds
-    assert checkpoints.end()
+    blocked = checkpointer.counts.blocked_seconds
+    assert checkpointer.close()
 
     steps = [each for each in sink.records if isinstance(each, Step)]
     assert [each.step for each in steps] == [10, 20]
@@ -125,13 +126,13 @@ def test_unreported_time_is_carried_without_its_waits(
     add_delay(monkeypatch, Trainer, "_train_step", TRAINING)
     config = Config(steps=8, log_every=100, evaluate_every=100, checkpoint_every=4, batch_size=16, owner="o")
     trainer, goodput = create_trainer(config), Goodput()
-    checkpoints = Checkpoints(str(tmp_path), trainer, goodput, lambda _line: None)
+    trainer.checkpointer = checkpointer = Checkpointer(str(tmp_path), trainer, goodput, lambda _line: None)
     start = time.perf_counter()
-    assert trainer.run(Reporter(trainer, checkpoints, Metrics([]), goodput, None), 7)
+    assert trainer.run(Reporter(trainer, Metrics([]), goodput, None), 7)
     elapsed = time.perf_counter() - start
     useful = goodput.carried().useful_seconds
     assert 6 * TRAINING <= useful <= elapsed - WARMING - 2 * 10 * GATHERING
-    assert checkpoints.end()
+    assert checkpointer.close()
     time.sleep(0.2)
     assert goodput.carried().useful_seconds == useful, "no time counts as useful after the last step"
 
@@ -146,7 +147,7 @@ def test_run_without_checkpoints_counts_its_last_steps() -> None:
             super().stepped(training)
             found.append(goodput.carried().useful_seconds)
 
-    assert trainer.run(RecordingReporter(trainer, None, Metrics([]), goodput, None))
+    assert trainer.run(RecordingReporter(trainer, Metrics([]), goodput, None))
     assert found[0] == 0
     assert found[19] < found[24] < found[29]
 

@@ -17,8 +17,8 @@ from tests.benchmarks.turns import LEAST, in_turns
 from tests.integration.trainer.conftest import Start
 from tests.integration.trainer.test_steps import create_trainer
 from tests.integration.trainer.together import run_processes
-from trainer import checkpoints
-from trainer.checkpoints import Checkpoints
+from trainer.checkpoint import checkpointer
+from trainer.checkpoint.checkpointer import Checkpointer
 from trainer.config import Config
 from trainer.metrics.hub import Metrics
 from trainer.metrics.throughput import Goodput
@@ -30,23 +30,23 @@ pytestmark = pytest.mark.trainer
 def save_in_turns(folder: str) -> dict[str, Any]:
     """Run turns with and without a save by a background process, as on GPUs; record the step of each save."""
     meeting = ("127.0.0.1", int(os.environ["MASTER_PORT"]))
-    saver_class = checkpoints.Saver
-    checkpoints.Saver = lambda *words, **more: saver_class(  # type: ignore[assignment,misc]
+    saver_class = checkpointer.Saver
+    checkpointer.Saver = lambda *words, **more: saver_class(  # type: ignore[assignment,misc]
         *words, **{**more, "meeting": meeting}
     )
     config = Config(data="corpus", batch_size=4, steps=10**6, evaluate_every=10**6, owner="test")
     own = create_trainer(config)
-    plain = Reporter(own, None, Metrics([]), Goodput(), None)
-    own.run(plain, 5)
+    reporter = Reporter(own, Metrics([]), Goodput(), None)
+    own.run(reporter, 5)
     saved_at: list[int] = []
-    save = Checkpoints._save
+    save = Checkpointer._save
 
-    def record_step(self: Checkpoints, began: float) -> None:
+    def record_step(self: Checkpointer, began: float) -> None:
         saved_at.append(own.step)
         save(self, began)
 
-    Checkpoints._save = record_step  # type: ignore[method-assign]
-    saved = Saved(own, f"{folder}/checkpoints", TINY, plain, None)
+    Checkpointer._save = record_step  # type: ignore[method-assign]
+    saved = Saved(own, f"{folder}/checkpoints", TINY, reporter)
     turns: list[tuple[str, int, int, list[int]]] = []
 
     def turn(name: str) -> float:

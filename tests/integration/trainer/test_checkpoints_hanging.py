@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainer import checkpoints as module
-from trainer.checkpoints import Checkpoints
+from trainer.checkpoint import checkpointer as module
+from trainer.checkpoint.checkpointer import Checkpointer
 
 pytestmark = pytest.mark.trainer
 
@@ -44,15 +44,15 @@ class Owner:
 def end_run(saver: Saver, monkeypatch: pytest.MonkeyPatch, rank: int = 0) -> tuple[bool, list[str], Owner]:
     monkeypatch.setattr(module, "gather", lambda *_: {})
     lines: list[str] = []
-    checkpoints = Checkpoints.__new__(Checkpoints)
+    checkpointer = Checkpointer.__new__(Checkpointer)
     owner = Owner()
     training = SimpleNamespace(
         step=7, position=112, model=None, optimizer=None, world=SimpleNamespace(rank=rank)
     )
-    checkpoints.__dict__.update(
+    checkpointer.__dict__.update(
         _saver=saver, _owner=owner, _trainer=training, _log_line=lines.append, _notes=lambda: {}
     )
-    return checkpoints.end(), lines, owner
+    return checkpointer.close(), lines, owner
 
 
 def test_end_waits_for_the_save_in_flight_and_saves_again(

@@ -24,7 +24,7 @@ PRELOADED = (
     "torch._dynamo",
     "torch.distributed.checkpoint",
     "torch.distributed.fsdp",
-    "trainer.checkpoints",
+    "trainer.checkpoint.checkpointer",
 )
 
 

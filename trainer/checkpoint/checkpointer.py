@@ -15,7 +15,7 @@ from trainer import contract
 from trainer.checkpoint import layout
 from trainer.checkpoint.load import newest, read
 from trainer.checkpoint.owner import Owner
-from trainer.checkpoint.save import LONGEST_SAVE, Counts, Saver
+from trainer.checkpoint.save import LONGEST_SAVE, Counts, Report, Saver
 from trainer.checkpoint.state import fingerprint, gather, model_tensors
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
@@ -30,8 +30,10 @@ LONGEST_WAIT_SECONDS = 600.0
 _DEFAULT_IDS = ("", "none")
 
 
-class Checkpoints:
+class Checkpointer:
     """Claim the place, load the newest checkpoint into `trainer`, and save later. All processes create it together.
+
+    The loop calls `wait_for_copy` before and `save_if_due` after each update of the weights, and `close` at the end.
 
     Raises:
         TrainerError: Another run writes to the place, it can't be read or written, or it has checkpoints of another
@@ -82,11 +84,15 @@ class Checkpoints:
         """How many saves succeeded and failed."""
         return self._saver.counts
 
-    def before_update(self) -> float:
-        """Wait until the state is copied and the weights may change. Return the seconds."""
-        return self._saver.staged()
+    def report_to(self, report: Report) -> None:
+        """Let `report` write a record of each save and alarm."""
+        self._saver.report = report
 
-    def stepped(self) -> float:
+    def wait_for_copy(self) -> float:
+        """Wait until the last save has copied the state and the weights may change. Return the seconds."""
+        return self._pause(self._saver.staged())
+
+    def save_if_due(self) -> float:
         """Start a save after a step, if one is due. Return the seconds in which training waited.
 
         After the first step, allocate the memory for copies.
@@ -105,9 +111,9 @@ class Checkpoints:
         if is_due:
             self._trainer.check_weights()
             self._save(began)
-        return time.perf_counter() - began
+        return self._pause(time.perf_counter() - began)
 
-    def end(self) -> bool:
+    def close(self) -> bool:
         """Save the last step, wait until it is durable, and release the place. Return whether all is saved.
 
         A save that hangs gets LONGEST_WAIT_SECONDS, because the finished model must be saved after it.
@@ -126,6 +132,10 @@ class Checkpoints:
         if self._owner is not None and not self._saver.is_busy:
             self._owner.release()
         return is_saved
+
+    def _pause(self, seconds: float) -> float:
+        self._goodput.pause(seconds)
+        return seconds
 
     def _save(self, began: float) -> None:
         """Start a save. Training waits for it since `began`, in seconds of `time.perf_counter`."""
