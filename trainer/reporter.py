@@ -36,10 +36,9 @@ class Reporter(Observer):
         self._goodput.step()
 
     def logged(self, trainer: Trainer, progress: Progress) -> None:
-        workload, config = trainer.workload, trainer.config
-        waited = progress.data_wait_seconds + progress.stall_seconds
-        self._goodput.add(max(0.0, progress.seconds - waited))
-        samples_per_second = progress.samples / progress.seconds
+        workload, config, lap = trainer.workload, trainer.config, progress.lap
+        self._goodput.add(max(0.0, lap.seconds - lap.data_wait_seconds - lap.stall_seconds))
+        samples_per_second = lap.samples / lap.seconds
         units_per_second = samples_per_second * workload.units_per_sample
         utilisation = None
         if self._peak is not None:
@@ -54,19 +53,19 @@ class Reporter(Observer):
                 + ("" if accuracy is None else f" accuracy={accuracy:.4f}")
                 + f" {workload.unit}_per_second={units_per_second:.1f}"
                 + ("" if utilisation is None else f" mfu={utilisation:.4f}")
-                + f" data_wait={progress.data_wait_seconds / progress.seconds:.3f} elapsed={self.seconds:.1f}s"
+                + f" data_wait={lap.data_wait_seconds / lap.seconds:.3f} elapsed={self.seconds:.1f}s"
             )
         self.write_record(
             record.Step,
             loss=progress.loss / progress.units,
             accuracy=accuracy,
             learning_rate=progress.learning_rate,
-            seconds=progress.seconds,
+            seconds=lap.seconds,
             samples_per_second=samples_per_second,
             units_per_second=units_per_second,
             mfu=utilisation,
-            data_wait_seconds=progress.data_wait_seconds,
-            checkpoint_stall_seconds=progress.stall_seconds,
+            data_wait_seconds=lap.data_wait_seconds,
+            checkpoint_stall_seconds=lap.stall_seconds,
             goodput=self._goodput.share(),
         )
 

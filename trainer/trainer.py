@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from trainer.contract import Exit
 from trainer.data import Cursor, Prefetcher, Step, evaluation_steps, training_steps
 from trainer.failure_broadcast import SharedError
 from trainer.hang import Watch, set_timeouts
+from trainer.metrics.throughput import Lap, StepClock
 from trainer.optimizer import learning_rate, make, recipe
 from trainer.parallel import FP32, Precision, accumulating, distribute
 from trainer.shutdown import Stop
@@ -39,11 +41,8 @@ class Progress:
     loss: float
     correct: float
     units: float
-    samples: int
     learning_rate: float
-    seconds: float
-    data_wait_seconds: float
-    stall_seconds: float
+    lap: Lap
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,6 @@ class Trainer:
         self._casting = precision if not sharded else FP32
         self._bad_losses = 0  # infinite or NaN, in a row
         self.step = self.position = 0
-        self._stall_seconds = 0.0  # since the last log line: how long the loop waited for checkpoints
         self._first, self._has_evaluated = True, False
         # Step sizes (samples of all processes) that are compiled. The last step of an epoch has another size.
         self._sizes: set[int] = set()
@@ -167,58 +165,44 @@ class Trainer:
         self.watch.enter("compiling and the first step" if self._first else "training", long=self._first)
         if self._is_evaluation_due() and not self._evaluate(observer):
             return False
-        window = torch.zeros(3, dtype=torch.float64, device=self.device)
-        began, samples = time.perf_counter(), 0
-        self._stall_seconds = 0.0
-        starting = self._first
         count = self.steps - self.step if steps is None else steps
         if self._first and count > 0 and self.world.size > 2:
             self._lay_out_buckets()
         source = training_steps(
             self.workload, self.cursor, self.world, self._micro_batch, self.position, count
         )
-        with Prefetcher(source, self.device) as prefetched:
-            for step in prefetched:
+        window = torch.zeros(3, dtype=torch.float64, device=self.device)
+        with Prefetcher(source, self.device) as steps_ahead:
+            clock = StepClock(steps_ahead.take_waited)
+            for step in steps_ahead:
                 if self.stop.agreed():
                     return False
-                sums = self._train_step(step)
+                is_first = self._first
+                with self._compiling(step.samples):
+                    sums = self._train_step(step, clock)
                 if sums is None:
                     return False
                 window += sums
-                samples += step.samples
+                clock.add(step.samples)
                 observer.stepped(self)
                 if self.checkpointer is not None:
-                    self._stall_seconds += self.checkpointer.save_if_due()
-                if starting:  # the first step compiles and allocates memory, so it does not count as speed
-                    starting, began, samples = False, time.perf_counter(), 0
-                    self._stall_seconds = 0.0
-                    prefetched.take_waited()
+                    clock.stall(self.checkpointer.save_if_due())
+                if is_first:  # it compiles and allocates memory, so it does not count as speed
+                    clock.lap()
                 if self.step % self.config.log_every == 0:
-                    loss, correct, units = self.sum(window).tolist()
-                    now = time.perf_counter()
-                    observer.logged(
-                        self,
-                        Progress(
-                            epoch=step.epoch,
-                            loss=loss,
-                            correct=correct,
-                            units=units,
-                            samples=samples,
-                            learning_rate=self.optimizer.param_groups[0]["lr"],
-                            seconds=now - began,
-                            data_wait_seconds=prefetched.take_waited(),
-                            stall_seconds=self._stall_seconds,
-                        ),
-                    )
-                    self._check_loss(loss / units)
-                    window.zero_()
-                    began, samples, self._stall_seconds = now, 0, 0.0
+                    self._log(observer, step.epoch, window, clock)
                 if self._is_evaluation_due():
-                    paused = time.perf_counter()
-                    if not self._evaluate(observer):
-                        return False
-                    began += time.perf_counter() - paused
+                    with clock.paused():
+                        if not self._evaluate(observer):
+                            return False
         return True
+
+    def _log(self, observer: Observer, epoch: int, window: Tensor, clock: StepClock) -> None:
+        loss, correct, units = self.sum(window).tolist()  # waits for the device
+        rate = self.optimizer.param_groups[0]["lr"]
+        observer.logged(self, Progress(epoch, loss, correct, units, rate, clock.lap()))
+        self._check_loss(loss / units)
+        window.zero_()
 
     def _check_loss(self, loss: float) -> None:
         """Raise DivergedError if the mean loss since the last log line is infinite or NaN.
@@ -318,17 +302,34 @@ class Trainer:
             loss.backward()
         self.optimizer.zero_grad(set_to_none=True)
 
-    def _train_step(self, step: Step) -> Tensor | None:
+    @contextmanager
+    def _compiling(self, samples: int) -> Iterator[None]:
+        """Give a step the long timeouts if it compiles: the first one and, with torch.compile, one of another size.
+
+        `samples` are those of all processes, which all know: one of them may have a share of a new size.
+        """
+        compiles = self._first or (self._compiled and samples not in self._sizes)
+        if compiles and not self._first:
+            self._enter_phase("compiling for steps of another size", compiles=True)
+        before = self.step
+        yield
+        if compiles and self.step > before:
+            self._sizes.add(samples)
+            if self._compiled:  # the short timeouts begin when all processes have compiled
+                self.sum(torch.zeros(1, device=self.device)).item()
+            if self._first:
+                self._first = False
+                self.stop.set_unsaved_work(True)
+            self._enter_phase("training", compiles=False)
+        self.watch.beat()
+
+    def _train_step(self, step: Step, clock: StepClock) -> Tensor | None:
         """Do one optimizer step.
 
         Returns:
             Sums over this process's samples: loss, correct units, units. None if the processes agreed to stop between
             two micro-batches; the gradients of the step are dropped then.
         """
-        # The size of the whole step, which all processes know: one of them may have a share of a new size.
-        compiles = self._first or (self._compiled and step.samples not in self._sizes)
-        if compiles and not self._first:
-            self._enter_phase("compiling for steps of another size", compiles=True)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.step, self.steps, self.recipe)
         # DDP and FSDP take the mean over processes, whatever their shares. This factor makes it the mean over all
@@ -348,19 +349,10 @@ class Trainer:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.gradient_clip)
         if self.checkpointer is not None:
-            self._stall_seconds += self.checkpointer.wait_for_copy()
+            clock.stall(self.checkpointer.wait_for_copy())
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
         self.position = step.end
-        if compiles:
-            self._sizes.add(step.samples)
-            if self._compiled:  # the short timeouts begin when all processes have compiled
-                self.sum(torch.zeros(1, device=self.device)).item()
-            if self._first:
-                self._first = False
-                self.stop.set_unsaved_work(True)
-            self._enter_phase("training", compiles=False)
-        self.watch.beat()
         return total

@@ -1,4 +1,4 @@
-"""MFU and goodput.
+"""The speed of the steps, MFU and goodput.
 
 Goodput is the share of the time since the start of a run in which the model learned what it still knows. Each
 checkpoint contains the seconds that it took to compute. A run that resumes from it has lost the later work: its seconds
@@ -14,9 +14,55 @@ entry has no MFU. The RTX PRO 6000 of g7e has no entry, because its data sheet o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lap:
+    """The steps between two log lines: their samples and seconds, and how long they waited for data and checkpoints."""
+
+    samples: int
+    seconds: float
+    data_wait_seconds: float
+    stall_seconds: float
+
+
+class StepClock:
+    """Measure the laps of a training loop. `take_waited` returns the seconds of waits for data since its last call."""
+
+    def __init__(self, take_waited: Callable[[], float]) -> None:
+        self._take_waited = take_waited
+        self._began, self._samples, self._stalled = time.perf_counter(), 0, 0.0
+
+    def add(self, samples: int) -> None:
+        """Add a step."""
+        self._samples += samples
+
+    def stall(self, seconds: float) -> None:
+        """Add a wait for a checkpoint."""
+        self._stalled += seconds
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out the time of the body."""
+        began = time.perf_counter()
+        yield
+        self._began += time.perf_counter() - began
+
+    def lap(self) -> Lap:
+        """End a lap, and begin the next one."""
+        now = time.perf_counter()
+        lap = Lap(
+            samples=self._samples,
+            seconds=now - self._began,
+            data_wait_seconds=self._take_waited(),
+            stall_seconds=self._stalled,
+        )
+        self._began, self._samples, self._stalled = now, 0, 0.0
+        return lap
 
 
 @dataclass(frozen=True, kw_only=True)

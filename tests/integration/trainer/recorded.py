@@ -19,6 +19,7 @@ from torch import Tensor
 
 from trainer import train
 from trainer.data import Step
+from trainer.metrics.throughput import StepClock
 from trainer.process import run_and_exit
 from trainer.trainer import Trainer
 
@@ -26,9 +27,9 @@ notes = Path(sys.argv.pop(1))
 train_step = Trainer._train_step
 
 
-def record_samples(self: Trainer, step: Step) -> Tensor | None:
+def record_samples(self: Trainer, step: Step, clock: StepClock) -> Tensor | None:
     """Train one step, then record its samples. The first pixels of each image are its number."""
-    found = train_step(self, step)
+    found = train_step(self, step, clock)
     if found is None:
         return None
     numbers = [int(image[0, 0]) * 256 + int(image[0, 1]) for images, _ in step.parts for image in images]

@@ -90,8 +90,8 @@ import os
 import signal
 from trainer.trainer import Trainer
 learn = Trainer._train_step
-def killed(self, step):
-    found = learn(self, step)
+def killed(self, *arguments):
+    found = learn(self, *arguments)
     here = os.environ.get("KILL") == f"{self.step} {self.world.rank}"
     if here and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -105,8 +105,8 @@ import os
 import time
 from trainer.trainer import Trainer
 learn = Trainer._train_step
-def slowed(self, step):
-    found = learn(self, step)
+def slowed(self, *arguments):
+    found = learn(self, *arguments)
     if "SLOW_STEP" in os.environ and self.step >= int(os.environ["SLOW_STEP"]):
         time.sleep(0.5)
     return found
