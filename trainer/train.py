@@ -86,21 +86,22 @@ def run(
     watch.enter("checking torch.compile", long=True)
     compiled = is_compiled(config, world, device)
     trainer = Trainer(config, world, device, precision, workload, stop, watch, compiled=compiled)
+    checkpointer = None
     if config.checkpoint_uri is not None:
         from trainer.checkpoint.checkpointer import Checkpointer  # this import takes one or two seconds
 
         watch.enter("looking for a checkpoint", long=True)
         place = f"{config.checkpoint_uri.rstrip('/')}/{config.run_id}"
         with shared():
-            trainer.checkpointer = Checkpointer(place, trainer, goodput, log_line)
+            trainer.checkpointer = checkpointer = Checkpointer(place, trainer, goodput, log_line)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     # On a GPU, float32 products use TF32 (`trainer.parallel.set_precision`).
     peak_flops = peak(name, "tf32" if precision.name == "fp32" else precision.name)
     reporter = Reporter(trainer, metrics_of(config, world), goodput, peak_flops)
     end.attach(reporter)
     reporter.start()
-    if trainer.checkpointer is not None:
-        trainer.checkpointer.report_to(reporter.write_record)
+    if checkpointer is not None:
+        checkpointer.report_to(reporter.write_record)
     gc.freeze()  # what is loaded stays, so that no collection looks through it
     gc.enable()
     done = False
@@ -109,13 +110,15 @@ def run(
             done = trainer.run(reporter)
         trainer.check_weights()
     is_saved = False
-    if trainer.checkpointer is not None:
+    if checkpointer is not None:
         watch.enter("saving the last checkpoint", long=True)
-        is_saved = trainer.checkpointer.close()
+        is_saved = checkpointer.close()
     broadcast.close()
     stop.settle()
     if not done:
-        return end_stopped(trainer, stop, reporter)
+        return end_stopped(
+            trainer, stop, reporter, checkpointer.counts.last_good_step if checkpointer else None
+        )
     stop.set_unsaved_work(not is_saved)
     watch.enter("saving the model", long=True)
     weights = model_weights(trainer) if config.model_uri is not None else {}
@@ -145,10 +148,9 @@ def load_workload(config: Config) -> Workload:
     return load(config.data, config.model, config.sequence_length)
 
 
-def end_stopped(trainer: Trainer, stop: Stop, reporter: Reporter) -> Exit:
+def end_stopped(trainer: Trainer, stop: Stop, reporter: Reporter, last_good_step: int | None) -> Exit:
     """End the run after all processes agreed to stop. Print the reason and the checkpoint to resume from."""
     reason = stop.request.reason
-    last_good_step = trainer.checkpointer.counts.last_good_step if trainer.checkpointer else None
     if trainer.world.local_rank == 0 and stop.is_noticed() and will_restart_processes(os.environ):
         stop_agent()
     dist.barrier()  # no process ends before its agent knows

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -25,9 +25,6 @@ from trainer.parallel import FP32, Precision, accumulating, distribute
 from trainer.shutdown import Stop
 from trainer.workloads import Workload
 from trainer.world import World
-
-if TYPE_CHECKING:
-    from trainer.checkpoint.checkpointer import Checkpointer
 
 # Units per forward pass and process in an evaluation. It limits the memory, and does not change the result.
 EVALUATION_UNITS = 4096
@@ -99,6 +96,14 @@ class Observer:
         """Run after each evaluation: after each epoch or every `evaluate_every` steps, and at the end."""
 
 
+class Checkpointer(Protocol):
+    """What the loop needs of `trainer.checkpoint.checkpointer`. Each method returns the seconds that it waited."""
+
+    def wait_for_copy(self) -> float: ...
+
+    def save_if_due(self) -> float: ...
+
+
 class Trainer:
     """A model, its optimizer and its position in the data. `run` trains it.
 
@@ -107,7 +112,7 @@ class Trainer:
     Attributes:
         step: Optimizer steps done since the start of the run.
         position: Samples that all processes together have used since the start of the run.
-        checkpointer: Loads and saves checkpoints, if it is set before `run`.
+        checkpointer: Saves checkpoints, if it is set before `run`.
     """
 
     checkpointer: Checkpointer | None = None

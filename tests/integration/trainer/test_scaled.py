@@ -76,7 +76,7 @@ def overflow_in_one(parallel: str, clip: float) -> float:
     if parallel == "ddp" or clip:  # clipping reads the gradients before the update
         overflow_loss(trainer)
     else:  # a shard overflows in one process, which must inform the others
-        trainer.checkpointer = cast(Any, GradientOverflow(trainer))
+        trainer.checkpointer = GradientOverflow(trainer)
 
     def weights() -> list[Tensor]:
         return [full_tensor(each.detach()).clone() for each in trainer.network.parameters()]
