@@ -16,8 +16,8 @@ PLAIN: Final = re.compile(r"[0-9a-f]{40,64}(-dirty)?")
 def revision(checkout: Path) -> str:
     """Return the git revision of a checkout, with "-dirty" if files were changed; UNKNOWN without git. Never fail.
 
-    It uses `git describe --dirty`, as `trainer.revision` does (git-scm.com/docs/git-describe). Untracked files do not
-    count. The revision is UNKNOWN without a commit, and if git refuses the repository because it belongs to another
+    It uses `git describe --dirty`, as `trainer.train.revision` does (git-scm.com/docs/git-describe). Untracked files do
+    not count. The revision is UNKNOWN without a commit, and if git refuses the repository because it belongs to another
     user. A repository around the checkout does not count.
     """
     if not (checkout / ".git").exists():

@@ -170,7 +170,8 @@ class Checkpointer:
         self._trainer.resume(step, position)
         if notes.get("scaler"):
             self._trainer.scaler.load_state_dict(dict(notes["scaler"]))
-        self._goodput.resume_from(Carried(**notes["goodput"]))
+        if "goodput" in notes:
+            self._goodput.resume_from(Carried(**notes["goodput"]))
 
 
 def _claim(

@@ -91,7 +91,9 @@ class Exposition:
             case Checkpoint():
                 self._checkpoints.labels(self._run, record.outcome).inc()
                 if record.outcome == "saved":
-                    self._set(checkpoint_last_timestamp_seconds=record.time, checkpoint_last_step=record.step)
+                    # The record is of the step at which the save ended.
+                    step = int(record.name.rpartition("-")[2])
+                    self._set(checkpoint_last_timestamp_seconds=record.time, checkpoint_last_step=step)
             case Alarm():
                 self._alarms.labels(self._run, record.alarm).inc()
 

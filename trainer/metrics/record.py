@@ -81,7 +81,7 @@ class Evaluation(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint(Record):
-    """A checkpoint of this step was saved, failed, or was skipped because another was still in progress.
+    """The checkpoint `name` was saved, failed, or was skipped because another was still in progress.
 
     Training waited for `blocked_seconds`. The checkpoint was complete after `durable_seconds`.
     """

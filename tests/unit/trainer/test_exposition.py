@@ -101,9 +101,10 @@ def test_unknown_values_are_absent(exposition: Exposition) -> None:
 
 
 def test_counters_add_up_and_gauges_are_the_last(exposition: Exposition) -> None:
-    failed = replace(CHECKPOINT, outcome="failed", time=BEGAN + 60, step=30)
+    failed = replace(CHECKPOINT, outcome="failed", time=BEGAN + 60, step=30, name="step-000000030")
+    saved = replace(CHECKPOINT, step=25)  # the step at which its save ended
     later = replace(STEP, step=40, position=2560, loss=3.0, data_wait_seconds=1.0, seconds=4.0)
-    found = values(exposition, START, STEP, CHECKPOINT, failed, failed, ALARM, later, EVALUATION, CHECKPOINT)
+    found = values(exposition, START, STEP, CHECKPOINT, failed, failed, ALARM, later, EVALUATION, saved)
     assert (found["loss"], found["step"], found["position_samples"]) == (3.0, 40, 2560), "not set back"
     assert found["data_wait_seconds_total"] == 3
     assert found["data_wait_ratio"] == 0.25
