@@ -1,7 +1,7 @@
 """Read the request of a run: TRAINYARD_REQUEST, MIN_NODES, MAX_NODES and JOB_NAME. Entry point: `parse_request()`.
 
-The stack writes the request from settings that it has checked (infra/settings), so the reader checks only types. The
-fields of `Request` are its schema: a field `min_nodes` is read from `minNodes`.
+The stack writes the request from settings that it has checked (infra/settings), so the reader checks only types and
+limits. The fields of `Request` are its schema: a field `min_nodes` is read from `minNodes`.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
 from types import UnionType
 from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 
-from trainyard.k8s import names
+from trainyard.k8s import names, quantity
 
 # Karpenter does not try an offering for three minutes after EC2 refused it, so an earlier retry is useless
 # (github.com/aws/karpenter-provider-aws v1.14.1, UnavailableOfferingsTTL in pkg/cache/cache.go).
 MIN_RETRY_SECONDS = 180
+MIN_NODE_START_SECONDS = 60
 _RUN_ID = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 Quantity = NewType("Quantity", str)
@@ -35,6 +35,11 @@ class RequestError(ValueError):
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = tuple(problems)
+
+
+def _at_least(minimum: int, key: str = "") -> Any:
+    """Declare a whole number with a minimum, and a `key` in JSON if it is not the field's name."""
+    return field(metadata={"minimum": minimum, "key": key})
 
 
 def _named(key: str) -> Any:
@@ -54,7 +59,7 @@ class Block:
     """
 
     ends: Moment
-    taken_back_seconds: int
+    taken_back_seconds: int = _at_least(0)
     on_demand_fallback: bool
     begins: Moment | None = None
 
@@ -78,9 +83,9 @@ class Pool:
     instance_type: str
     zone: str
     resource: str
-    per_node: int
-    max_nodes: int
-    efa_per_node: int
+    per_node: int = _at_least(1)
+    max_nodes: int = _at_least(1)
+    efa_per_node: int = _at_least(0)
     node_selector: Mapping[str, str]
     tolerations: tuple[Mapping[str, str], ...]
     block: Block | None = None
@@ -107,7 +112,7 @@ class Worker:
     image: str
     service_account: str = _named("serviceAccountName")
     priority_class: str = _named("priorityClassName")
-    processes_per_node: int
+    processes_per_node: int = _at_least(1)
     cpu: Quantity
     memory: Quantity
     shared_memory: Quantity
@@ -125,7 +130,7 @@ class Fallback:
 
     pool: Pool
     worker: Worker
-    deadline_seconds: int = _named("capacityDeadlineSeconds")
+    deadline_seconds: int = _at_least(1, "capacityDeadlineSeconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,12 +145,12 @@ class NodeRequest(ABC):
     run_id: str
     namespace: str
     pool: Pool
-    min_nodes: int
-    max_nodes: int
-    deadline_seconds: int = _named("capacityDeadlineSeconds")
-    hold_seconds: int
-    node_start_seconds: int
-    active_deadline_seconds: int | None
+    min_nodes: int = _at_least(1)
+    max_nodes: int = _at_least(1)
+    deadline_seconds: int = _at_least(1, "capacityDeadlineSeconds")
+    hold_seconds: int = _at_least(0)
+    node_start_seconds: int = _at_least(MIN_NODE_START_SECONDS)
+    active_deadline_seconds: int | None = _at_least(1)
     placeholder: Placeholder
 
     @abstractmethod
@@ -171,9 +176,9 @@ class Request(NodeRequest):
         backend: The kind of the training job: pytorchjob or trainjob.
     """
 
-    attempts: int
-    retry_seconds: int
-    max_restarts: int
+    attempts: int = _at_least(1)
+    retry_seconds: int = _at_least(MIN_RETRY_SECONDS)
+    max_restarts: int = _at_least(0)
     shape: str
     worker: Worker
     fallbacks: tuple[Fallback, ...]
@@ -228,9 +233,9 @@ def parse_request(environment: Mapping[str, str]) -> Request:
         for key, name in (("minNodes", names.ENV_MIN_NODES), ("maxNodes", names.ENV_MAX_NODES)):
             document[key] = _override(environment, name, document.get(key), problems)
         document["runId"] = _run_id(document.get("runId"), environment, problems)
+    request: Request = _read(Request, document, names.ENV_REQUEST, problems)
     if problems:
         raise RequestError(problems)
-    request: Request = _read(Request, document, names.ENV_REQUEST)
     if request.min_nodes > request.max_nodes:
         raise RequestError(
             [
@@ -268,36 +273,85 @@ def _run_id(value: object, environment: Mapping[str, str], problems: list[str]) 
     return ""
 
 
-def _read(kind: Any, value: object, place: str) -> Any:
-    """Return the JSON value as this kind. Raises RequestError."""
+_CHOICES = {
+    "shape": (names.SHAPE_STATIC, names.SHAPE_ELASTIC),
+    "backend": (names.BACKEND_PYTORCHJOB, names.BACKEND_TRAINJOB),
+}
+
+
+class _Mismatch(Exception):
+    """The value is not what the message says."""
+
+
+def _read(kind: Any, value: object, place: str, problems: list[str], **limits: Any) -> Any:
+    """Return the JSON value as this kind. Add a line for each error below `place`, and return None for such a value."""
+    if is_dataclass(kind):
+        return _read_object(kind, value, place, problems)
     if get_origin(kind) in (Union, UnionType):  # X | None
-        return None if value is None else _read(get_args(kind)[0], value, place)
-    if get_origin(kind) is tuple and isinstance(value, list):
-        return tuple(_read(get_args(kind)[0], each, f"{place}[{n}]") for n, each in enumerate(value))
-    if get_origin(kind) is Mapping and isinstance(value, dict):
-        return {key: _read(str, each, f"{place}.{key}") for key, each in value.items()}
-    if is_dataclass(kind) and isinstance(value, dict):
-        return _read_object(kind, dict(value), place)
-    if kind is Moment and isinstance(value, str):
-        with suppress(ValueError):
-            return datetime.fromisoformat(value).timestamp()
-    if type(value) is (str if kind is Quantity else kind):
-        return value
-    raise _wrong(f"{place} is {json.dumps(value)[:200]}")
+        return None if value is None else _read(get_args(kind)[0], value, place, problems, **limits)
+    if get_origin(kind) is tuple:
+        if isinstance(value, list):
+            items = enumerate(value)
+            return tuple(_read(get_args(kind)[0], each, f"{place}[{n}]", problems) for n, each in items)
+        right = "a list"
+    elif get_origin(kind) is Mapping:
+        if isinstance(value, dict):
+            return {key: _read(str, each, f"{place}.{key}", problems) for key, each in value.items()}
+        right = "an object"
+    else:
+        try:
+            return _scalar(kind, value, **limits)
+        except _Mismatch as error:
+            right = str(error)
+    problems.append(f"{place} is {json.dumps(value)[:200]}; it must be {right}")
+    return None
 
 
-def _read_object(kind: Any, left: dict[str, object], place: str) -> Any:
+def _read_object(kind: Any, value: object, place: str, problems: list[str]) -> Any:
+    if not isinstance(value, dict):
+        problems.append(f"{place} is {json.dumps(value)[:200]}; it must be an object")
+        return None
     hints, found = get_type_hints(kind), {}
+    left = dict(value)
+    keys = []
     for each in fields(kind):
         key = each.metadata.get("key") or re.sub("_([a-z])", lambda part: part[1].upper(), each.name)
+        keys.append(key)
+        optional = each.default is not MISSING or each.default_factory is not MISSING
         if key in left:
-            found[each.name] = _read(hints[each.name], left.pop(key), f"{place}.{key}")
-        elif each.default is MISSING and each.default_factory is MISSING:
-            raise _wrong(f"{place}.{key} is missing")
-    if left:
-        raise _wrong(f"{place}.{min(left)} is not known")
-    return kind(**found)
+            limits = {"minimum": each.metadata.get("minimum", 0), "choices": _CHOICES.get(each.name)}
+            found[each.name] = _read(hints[each.name], left.pop(key), f"{place}.{key}", problems, **limits)
+        elif not optional:
+            problems.append(f"{place}.{key} is missing")
+    problems += [f"{place}.{key} is not known; it must be one of {sorted(keys)}" for key in sorted(left)]
+    return None if problems else kind(**found)
 
 
-def _wrong(problem: str) -> RequestError:
-    return RequestError([f"{problem}; the request must be that of the present stack"])
+def _scalar(
+    kind: Any, value: object, minimum: int = 0, choices: tuple[str, ...] | None = None
+) -> bool | int | float | str:
+    """Return the value if it is of this kind. Raises _Mismatch with what it must be."""
+    if kind is bool:
+        if isinstance(value, bool):
+            return value
+        raise _Mismatch("true or false")
+    if kind is int:
+        if isinstance(value, int) and not isinstance(value, bool) and value >= minimum:
+            return value
+        raise _Mismatch(f"a whole number of at least {minimum}")
+    if kind is Moment:
+        try:
+            moment = datetime.fromisoformat(str(value))
+        except ValueError:
+            moment = datetime.min
+        if moment.tzinfo is not None:
+            return moment.timestamp()
+        raise _Mismatch("a time with its zone, for instance 2027-01-31T11:30:00Z")
+    if not isinstance(value, str) or (choices and value not in choices):
+        raise _Mismatch(" or ".join(choices) if choices else "a text")
+    if kind is Quantity:
+        try:
+            quantity.parse(value)
+        except ValueError:
+            raise _Mismatch("a quantity, for instance 4, 1500m or 2Gi") from None
+    return value

@@ -175,9 +175,11 @@ def test_request_of_stack_with_block_is_read(document: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"ends": "later"}, 'block.ends is "later"'),
-        ({"onDemandFallback": "no"}, 'block.onDemandFallback is "no"'),
-        ({"begins": 1}, "block.begins is 1"),
+        ({"ends": "2027-01-31T11:30:00"}, 'block.ends is "2027-01-31T11:30:00"; it must be a time with'),
+        ({"ends": 12}, "block.ends is 12; it must be a time with its zone"),
+        ({"takenBackSeconds": -1}, "block.takenBackSeconds is -1; it must be a whole number"),
+        ({"onDemandFallback": "no"}, 'block.onDemandFallback is "no"; it must be true or false'),
+        ({"begins": 1}, "block.begins is 1; it must be a time with its zone"),
         ({"starts": 1}, "block.starts is not known"),
     ],
 )

@@ -37,15 +37,58 @@ def test_a_run_without_id_is_named_after_its_job(document: dict[str, Any]) -> No
     assert "JOB_NAME is 'other'" in problems(document, JOB_NAME="other")[0]
 
 
-def test_request_reports_wrong_variables_together(document: dict[str, Any]) -> None:
+def test_request_reports_all_errors_together(document: dict[str, Any]) -> None:
+    document["worker"]["cpu"] = "many"
+    document["worker"]["image"] = None
+    document["worker"]["mounts"] = {"lustre": 1}
+    document["pool"]["perNode"] = 0
+    document["placeholder"]["colour"] = "red"
     document["runId"] = "Not_A_Label"
-    found = problems(document, MIN_NODES="two", MAX_NODES="0")
-    places = ("MIN_NODES is 'two'", "MAX_NODES is '0'", "TRAINYARD_REQUEST.runId")
-    assert [line.startswith(place) for line, place in zip(found, places, strict=True)] == [True] * 3
+    del document["holdSeconds"]
+    found = problems(document, MIN_NODES="5", MAX_NODES="0")
+    for place in (
+        "TRAINYARD_REQUEST.worker.cpu",
+        "TRAINYARD_REQUEST.worker.image",
+        "TRAINYARD_REQUEST.worker.mounts.lustre is 1",
+        "TRAINYARD_REQUEST.pool.perNode",
+        "TRAINYARD_REQUEST.placeholder.colour",
+        "TRAINYARD_REQUEST.runId",
+        "TRAINYARD_REQUEST.holdSeconds is missing",
+        "MAX_NODES is '0'",
+    ):
+        assert any(problem.startswith(place) for problem in found), (place, found)
+    assert len(found) == 8
 
 
 def test_request_minimum_above_maximum_is_refused(document: dict[str, Any]) -> None:
     assert problems(document, MIN_NODES="5") == ("MIN_NODES is 5 and MAX_NODES is 4; it must be MIN <= MAX",)
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong", "least"),
+    [("nodeStartSeconds", 59, 60), ("attempts", 0, 1), ("retrySeconds", 179, 180), ("maxRestarts", -1, 0)],
+)
+def test_waits_and_attempts_have_a_least_and_are_required(
+    document: dict[str, Any], key: str, wrong: int, least: int
+) -> None:
+    for value in (wrong, None, "300", True, 2.5):
+        document[key] = value
+        (line,) = problems(document)
+        assert line == (
+            f"TRAINYARD_REQUEST.{key} is {json.dumps(value)}; it must be a whole number of at least {least}"
+        )
+    del document[key]
+    assert problems(document)[0].startswith(f"TRAINYARD_REQUEST.{key} is missing")
+    asked(**{key: least})
+
+
+@pytest.mark.parametrize("value", ["rigid", "", None, 3, "static "])
+def test_a_world_is_static_or_elastic(document: dict[str, Any], value: object) -> None:
+    document["shape"] = value
+    expected = f"TRAINYARD_REQUEST.shape is {json.dumps(value)}; it must be static or elastic"
+    assert problems(document) == (expected,)
+    document["shape"] = "elastic"
+    assert parse_request({"TRAINYARD_REQUEST": json.dumps(document)}).shape == "elastic"
 
 
 def test_the_page_has_every_exit_code() -> None:
@@ -57,40 +100,30 @@ def test_the_page_has_every_exit_code() -> None:
     assert tuple(int(code) for code in re.findall(r"\d+", final)) == names.LAUNCHER_FINAL_EXIT_CODES
 
 
-ABSENT = object()
-
-
 @pytest.mark.parametrize(
-    ("place", "value", "shown"),
+    ("place", "value", "right"),
     [
-        ("namespace", 1, " is 1"),
-        ("holdSeconds", "10m", ' is "10m"'),
-        ("attempts", True, " is true"),
-        ("activeDeadlineSeconds", "1h", ' is "1h"'),
-        ("shape", None, " is null"),
-        ("pool.perNode", 2.5, " is 2.5"),
-        ("pool.tolerations", {}, " is {}"),
-        ("worker.cpu", 4, " is 4"),
-        ("worker.env", [], " is []"),
-        ("worker.mounts", {"lustre": 1}, ".lustre is 1"),
-        ("fallbacks", [4], "[0] is 4"),
-        ("holdSeconds", ABSENT, " is missing"),
-        ("placeholder.colour", "red", " is not known"),
+        ("namespace", 1, "a text"),
+        ("holdSeconds", "10m", "a whole number of at least 0"),
+        ("activeDeadlineSeconds", "1h", "a whole number of at least 1"),
+        ("pool.perNode", -4, "a whole number of at least 1"),
+        ("pool.tolerations", {}, "a list"),
+        ("worker.cpu", "\u0663", "a quantity, for instance 4, 1500m or 2Gi"),
+        ("worker.env", [], "an object"),
+        ("fallbacks", {}, "a list"),
+        ("backend", "mpijob", "pytorchjob or trainjob"),
     ],
 )
 def test_request_wrong_value_is_refused(
-    document: dict[str, Any], place: str, value: object, shown: str
+    document: dict[str, Any], place: str, value: object, right: str
 ) -> None:
     *parents, last = place.split(".")
     target = document
     for parent in parents:
         target = target[parent]
-    if value is ABSENT:
-        del target[last]
-    else:
-        target[last] = value
-    (line,) = problems(document)
-    assert line == f"TRAINYARD_REQUEST.{place}{shown}; the request must be that of the present stack"
+    target[last] = value
+    expected = f"TRAINYARD_REQUEST.{place} is {json.dumps(value)}; it must be {right}"
+    assert problems(document) == (expected,)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"minNodes": 1' + "0" * 5000 + "}", "{'a': 1}", "\0"])
@@ -112,6 +145,18 @@ def test_candidates_are_the_pool_and_then_each_fallback(document: dict[str, Any]
     assert [one.worker.cpu for one in found] == ["40", "80", "80"]
     assert [one.deadline_seconds for one in found] == [300, 120, 120]
     assert {one.training_job for one in found} == {"train-r1"}
+
+
+def test_request_wrong_fallback_names_place(document: dict[str, Any]) -> None:
+    document["fallbacks"] = [fallback(), {**fallback(), "pool": 1, "color": "red"}, 4]
+    del document["fallbacks"][0]["capacityDeadlineSeconds"]
+    found = problems(document)
+    assert [line.partition(";")[0] for line in found] == [
+        "TRAINYARD_REQUEST.fallbacks[0].capacityDeadlineSeconds is missing",
+        "TRAINYARD_REQUEST.fallbacks[1].pool is 1",
+        "TRAINYARD_REQUEST.fallbacks[1].color is not known",
+        "TRAINYARD_REQUEST.fallbacks[2] is 4",
+    ]
 
 
 @pytest.mark.parametrize("text", ["-1", "2.5", "two", "0", "1e1", "٣"])
