@@ -137,10 +137,12 @@ def apply_plan(
     # The deletion of a NodeClaim deletes the pods of its node. The job has none there, unless it started meanwhile.
     if any(each.kind == "NodeClaim" for each in plan.deletions) and _read_unchanged(objects, item) is None:
         return path_of(item)
-    # A missing object may have been deleted together with the job. A job without a status had none, and the garbage
-    # collector deletes the new objects of a deleted job.
-    is_owned = all(each["metadata"].get("ownerReferences") for each in plan.creations)
-    if plan.creations and (item.get("status") or not is_owned) and not _still_exists(objects, item):
+    # A missing object may have been deleted together with the job. A job without a status has no objects yet, and the
+    # garbage collector deletes its new ones if it is deleted. A placeholder could cause a new node before that.
+    is_harmless = all(
+        each["metadata"].get("ownerReferences") and each["kind"] != "Pod" for each in plan.creations
+    )
+    if plan.creations and (item.get("status") or not is_harmless) and not _still_exists(objects, item):
         return path_of(item)
     for each in plan.deletions:
         path = f"{collection(each.api_version, each.kind, each.namespace)}/{each.name}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -123,12 +124,15 @@ class Reconciler:
         self._progress_poller = ProgressPoller(now, ask)
         self._meters = CostMeters(price, cluster_reader.read_offerings, clock)
         self._waiting: set[str] = set()  # the jobs that wait for nodes
+        # For each job or queue, the paths of foreign objects that have a name it needs.
+        self._conflicts: dict[str, set[str]] = defaultdict(set)
 
     def reconcile_job(self, namespace: str, name: str) -> float | None:
         """Reconcile a job. Return the seconds until the next reconcile is due, None for never."""
         path = f"{collection(n.API_VERSION, n.JOB_KIND, namespace)}/{quote(name)}"
         job = self._objects.get(path)
         if job is None:
+            self._conflicts.pop(path, None)
             self._progress_poller.forget(path)
             self._meters.forget(path)
             self._waiting.discard(path)
@@ -137,10 +141,9 @@ class Reconciler:
             cluster = self._cluster_reader.cluster(namespace, claims=False)
             ctx = build_context(job, None, [], cluster, self._now())
             ctx = ctx.with_queue(self._index.find_queue(namespace, ctx.spec.job_queue))
-            known = self._plan_at_rest(ctx)
+            known = self._plan_at_rest(path, ctx)
             if known is not None:
-                requeue_after = CONFLICT_SECONDS if self._write(job, known) else known.requeue_after
-                return self._pace(path, requeue_after, waits=False)
+                return self._pace(path, self._apply(path, job, known), waits=False)
             ctx = self._read_cluster(ctx.with_queue(self._read_queue(ctx)))
             pool = pool_to_count(ctx)
             plan = self._plan(path, ctx, pool)
@@ -148,21 +151,16 @@ class Reconciler:
                 ctx = self._read_cluster(ctx, fresh=True)
                 plan = self._plan(path, ctx, pool)
             try:
-                conflict = self._write(job, plan)
+                requeue_after = self._apply(path, job, plan)
             except ApiError as error:
                 is_pod = error.method == "POST" and error.path.endswith("/pods")
                 if not pool or error.status not in _REJECTED_STATUS or not is_pod:
                     raise
                 plan = self._plan(path, replace(ctx, refused=error.message), pool)
-                conflict = self._write(job, plan)
-            foreign = None if conflict in ("", path) else self._objects.get(conflict)
-            if foreign is not None:  # the lists of the job's objects do not have it
-                plan = self._plan(path, ctx, pool, foreign)
-                conflict = self._write(job, plan)
-            requeue_after = CONFLICT_SECONDS if conflict else plan.requeue_after
+                requeue_after = self._apply(path, job, plan)
             return self._pace(path, requeue_after, waits=bool(pool))
 
-    def _plan_at_rest(self, ctx: ReconcileContext) -> ReconcilePlan | None:
+    def _plan_at_rest(self, path: str, ctx: ReconcileContext) -> ReconcilePlan | None:
         """Return the plan for a job without objects, whose queue is known from the watches.
 
         The plan only reports. A watch may be late, so any other plan is made again from fresh reads, and is None here.
@@ -172,6 +170,7 @@ class Reconciler:
         if (
             not self._index.is_synced(kinds)
             or self._index.has_children(ctx.meta.namespace, ctx.meta.name)
+            or self._conflicts.get(path)
             or ctx.status.phase not in IDLE_PHASES
         ):
             return None
@@ -186,19 +185,12 @@ class Reconciler:
                 break  # a user reads no status of a queue that is older than the job
         return plan
 
-    def _plan(
-        self, path: str, ctx: ReconcileContext, pool: str, foreign: JsonObject | None = None
-    ) -> ReconcilePlan:
-        """Read the job's objects and its pool, and return the plan. A recount reads the pool again without caches.
-
-        `foreign` is an object of another owner with a name that the job needs.
-        """
+    def _plan(self, path: str, ctx: ReconcileContext, pool: str) -> ReconcilePlan:
+        """Read the job's objects and its pool, and return the plan. A recount reads the pool again without caches."""
         namespace = ctx.meta.namespace
         for fresh in (False, True):
-            objects = {path_of(each): each for each in self._read_children(ctx)}
-            if foreign is not None:
-                objects.setdefault(path_of(foreign), foreign)
-            ctx = replace(ctx, children=observe(ctx.meta, objects.values(), ctx.status.attempt))
+            objects = self._with_conflicts(path, self._read_children(ctx))
+            ctx = replace(ctx, children=observe(ctx.meta, objects, ctx.status.attempt))
             seen = self._cluster_reader.pool(pool, namespace, self._now(), fresh=fresh) if pool else None
             ctx = replace(
                 ctx,
@@ -218,6 +210,7 @@ class Reconciler:
         path = f"{collection(n.API_VERSION, n.QUEUE_KIND, namespace)}/{quote(name)}"
         queue = self._objects.get(path)
         if queue is None:
+            self._conflicts.pop(path, None)
             return None
         with self._report_rejection(queue):
             cluster = self._cluster_reader.cluster(namespace, claims=False)
@@ -233,8 +226,7 @@ class Reconciler:
                 gangs=self._objects.list(*_POD_GROUP, "") if ctx.unused_kai_queues else (),
                 pool=self._read_pool(ctx),
             )
-            plan = reconcile_queue(ctx)
-            return CONFLICT_SECONDS if self._write(queue, plan) else plan.requeue_after
+            return self._apply(path, queue, reconcile_queue(ctx))
 
     def close(self) -> None:
         """Stop the threads that read the progress of jobs."""
@@ -270,12 +262,28 @@ class Reconciler:
         ]
         return [*jobs, *pods, *others]
 
+    def _with_conflicts(self, path: str, objects: list[JsonObject]) -> list[JsonObject]:
+        """Add the foreign objects with a name that the object needs, as found before, if they still exist."""
+        present = {path_of(each) for each in objects}
+        for other in self._conflicts[path] - present:
+            found = self._objects.get(other)
+            if found is None:
+                self._conflicts[path].discard(other)
+            else:
+                objects.append(found)
+        return objects
+
     def _nearby_sync_pods(self, ctx: ReconcileContext) -> tuple[str, ...]:
         """Return the addresses from which a new sync pod may get the workspace."""
         pod = ("Pod", n.sync_pod(ctx.meta.name))
         if pod in ctx.children.objects or pod in ctx.children.others or ctx.status.final:
             return ()
-        jobs = self._index.jobs_with_workspace(ctx.meta.namespace, ctx.workspace_digest)
+        if not ctx.spec.has_sync_pod:
+            return ()
+        if self._index.is_synced((n.JOB_KIND,)):
+            jobs = self._index.jobs_with_workspace(ctx.meta.namespace, ctx.workspace_digest)
+        else:
+            jobs = self._objects.list(n.API_VERSION, n.JOB_KIND, ctx.meta.namespace)
         return nearby_sync_pods(ctx, jobs)
 
     def _read_progress(self, path: str, ctx: ReconcileContext) -> JsonObject | None:
@@ -307,15 +315,20 @@ class Reconciler:
 
     # --- write
 
-    def _write(self, item: JsonObject, plan: ReconcilePlan) -> str:
+    def _apply(self, path: str, item: JsonObject, plan: ReconcilePlan) -> float | None:
         # The job was read before its objects, so an old status never replaces a newer one.
-        return apply_plan(plan, item, self._objects, now=self._now)
+        conflict = apply_plan(plan, item, self._objects, now=self._now)
+        if not conflict:
+            return plan.requeue_after
+        if conflict != path:
+            self._conflicts[path].add(conflict)
+        return CONFLICT_SECONDS
 
     def _pace(self, path: str, requeue_after: float | None, *, waits: bool) -> float | None:
         """Return the pause of the job at this path, in seconds. It is longer if many jobs wait for nodes.
 
-        All of them together are reconciled `READS_PER_SECOND` times a second. A pause of 0 or above
-        CAPACITY_POLL_SECONDS does not change.
+        All of them together are reconciled `READS_PER_SECOND` times a second. The pause is at most IMPOSSIBLE_SECONDS.
+        One of 0 or above CAPACITY_POLL_SECONDS does not change.
         """
         if not waits or requeue_after is None or not 0 < requeue_after <= CAPACITY_POLL_SECONDS:
             self._waiting.discard(path)

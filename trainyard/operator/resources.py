@@ -114,7 +114,7 @@ def _describe_uneven(job: JobSpec, per_node: int, nodes: int, fewest: int) -> st
     even = next(each for each in range(fewest, total + 1) if total % each == 0)
     split = f"{even} with {total // even} GPU{'s' * (total > even)} on each"
     return (
-        f"spec.numGPUs is {total}, which does not spread evenly over the {nodes} nodes that it takes; it must be "
+        f"spec.numGPUs is {total}, which does not spread evenly over {nodes} nodes; it must be "
         f"{nodes * per_node}, or set spec.numNodes to {split}"
     )
 

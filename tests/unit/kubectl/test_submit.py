@@ -148,7 +148,7 @@ RESERVATION = "has no active capacity reservation"
             GANG,
             {},
             "7",
-            "queue q: spec.numGPUs is 7, which does not spread evenly over the 2 nodes that it",
+            "queue q: spec.numGPUs is 7, which does not spread evenly over 2 nodes; it must",
             "",
         ),
         (GANG, {}, "18 --nodes 2", "queue q: spec.numGPUs is 18 on 2 nodes, 9 on each", ""),

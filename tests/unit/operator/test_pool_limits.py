@@ -180,6 +180,7 @@ def test_queue_reports_its_pool(exists: bool, ready: str) -> None:
     conditions = {each["type"]: each["status"] for each in decision.status["conditions"]}
     assert (conditions[n.POOL_READY], conditions[n.READY]) == (ready, ready)
     assert decision.status["pool"]["found"] is exists
+    assert decision.status["pool"].get("declared", False) is exists
     assert decision.requeue_after is not None
 
 
