@@ -118,7 +118,7 @@ class FailureBroadcast:
         return is_first
 
     def _wait_for_all(self) -> None:
-        assert self._store is not None  # noqa: S101 - joined
+        assert self._store is not None  # noqa: S101 - started
         until = time.monotonic() + ACKNOWLEDGE_SECONDS
         count = self._store.add(_ACKNOWLEDGED, 1)
         while count < self._world.size and time.monotonic() < until:
@@ -126,7 +126,7 @@ class FailureBroadcast:
             count = self._store.add(_ACKNOWLEDGED, 0)
 
     def _listen(self) -> None:
-        assert self._store is not None  # noqa: S101 - joined
+        assert self._store is not None  # noqa: S101 - started
         while not self._closed.wait(POLL_SECONDS):
             try:
                 if not self._store.check([_FAILURE]):

@@ -44,8 +44,8 @@ class Watch:
     the phase, and writes the stacks of all threads and the dumps of the flight recorders. Without a writable directory,
     the stacks go to stderr. `last` is called before the end.
 
-    `limit` are the seconds without progress that count as a hang; `long_limit` holds in phases with `long=True`:
-    joining, loading, compiling, the first step, the last save.
+    `limit` is the number of seconds without progress that count as a hang. `long_limit` is the same in phases with
+    `long=True`: joining, loading, compiling, the first step, the last save.
     """
 
     def __init__(

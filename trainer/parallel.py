@@ -74,7 +74,11 @@ def _compile_parts(network: nn.Module) -> None:
 
 
 def is_compiled(config: Config, world: World, device: torch.device) -> bool:
-    """Return whether to compile the model. All processes of the run return the same value. Raise as `can_compile`."""
+    """Return whether to compile the model. All processes of the run return the same value.
+
+    Raises:
+        TrainerError: torch.compile does not work, and the user set `--compile yes`.
+    """
     if config.compile == "no" or (config.compile == "auto" and device.type != "cuda"):
         return False
     return can_compile(config, world, device)

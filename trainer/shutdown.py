@@ -98,8 +98,8 @@ class Stop:
     file has no deadline, because a signal follows it. A notice file that exists at the start is an old one: it only
     counts when it is written again.
 
-    `patience` are the seconds after a signal in which the process must end; without unsaved work, as before the first
-    step, PROMPT_SECONDS. `last` is called before this object ends the process.
+    `patience` is the number of seconds after a signal in which the process must end. Without unsaved work, as before
+    the first step, PROMPT_SECONDS is. `last` is called before this object ends the process.
     """
 
     def __init__(

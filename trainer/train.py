@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 if __name__ == "__main__":
     # The collector would look through the objects of torch's imports again and again, for a second in each process.
@@ -178,10 +178,12 @@ def model_weights(trainer: Trainer) -> dict[str, Tensor]:
 
     All processes call this together. It gathers one tensor after another, so no device holds a whole sharded model.
     """
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    return cast(dict[str, Tensor], get_model_state_dict(trainer.network, options=options))
+    weights = {}
+    for name, tensor in trainer.network.state_dict().items():
+        full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        if trainer.world.rank == 0:
+            weights[name] = full.cpu()
+    return weights
 
 
 def describe(trainer: Trainer, reporter: Reporter) -> dict[str, Any]:
@@ -213,7 +215,7 @@ def revision(environ: Mapping[str, str], checkout: Path = Path(__file__).parents
     found = environ.get(contract.REVISION, "")
     if not found and (checkout / ".git").exists():  # not the revision of a repository around it
         # Without tags, so that this is the full hash, with the suffix "-dirty" if files differ from it.
-        describe = (
+        command = (
             "git",
             "-C",
             str(checkout),
@@ -224,7 +226,7 @@ def revision(environ: Mapping[str, str], checkout: Path = Path(__file__).parents
             "--exclude=*",
         )
         try:
-            found = subprocess.run(describe, capture_output=True, text=True, timeout=10).stdout.strip()
+            found = subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
         except (OSError, subprocess.TimeoutExpired):
             return None
     return found if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/+-]{0,127}", found) else None

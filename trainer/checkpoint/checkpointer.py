@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 from uuid import uuid4
@@ -33,7 +34,7 @@ _DEFAULT_IDS = ("", "none")
 class Checkpointer:
     """Claim the place, load the newest checkpoint into `trainer`, and save later. All processes create it together.
 
-    The loop calls `wait_for_copy` before and `save_if_due` after each update of the weights, and `close` at the end.
+    The loop calls `wait_for_copy` before and `save_if_due` after each update of the weights. `train.run` calls `close`.
 
     Raises:
         TrainerError: Another run writes to the place, it can't be read or written, or it has checkpoints of another
@@ -170,7 +171,7 @@ class Checkpointer:
         self._trainer.resume(step, position)
         if notes.get("scaler"):
             self._trainer.scaler.load_state_dict(dict(notes["scaler"]))
-        if "goodput" in notes:
+        with suppress(KeyError, TypeError):  # of another version: the figure must not end the run
             self._goodput.resume_from(Carried(**notes["goodput"]))
 
 

@@ -154,7 +154,11 @@ def _seal(content: Mapping[str, Any]) -> str:
 
 
 def _plain(value: str) -> str:
-    """Refuse a path, by which whoever can write a manifest would choose where a file of a bucket is copied to."""
+    """Return `value` if it is a plain file name. A path could make a load write outside of its directory.
+
+    Raises:
+        ValueError: It is a path.
+    """
     if not value or "/" in value or value in (".", ".."):
         raise ValueError(f"{MANIFEST} is invalid: {value!r} is not a file name")
     return value

@@ -71,8 +71,11 @@ GIB = 2**30
 class Counts:
     """Counts of this process.
 
-    Training waited for `blocked_seconds`, and continued for the `last_writing_seconds` until the last checkpoint was
-    durable. Only rank 0 knows `last_size_bytes`. All ranks know `owner_lost`: another run took over the place.
+    Attributes:
+        blocked_seconds: The time in which training waited.
+        last_writing_seconds: The time until the last checkpoint was durable, in which training continued.
+        last_size_bytes: The size of the last whole checkpoint, known in rank 0.
+        owner_lost: Another run took over the place, so nothing is saved any more. Known in all ranks.
     """
 
     saved: int = 0
@@ -316,7 +319,7 @@ class Saver:
             seconds = self._clock() - began
             self.counts.last_writing_seconds = seconds
             self.counts.last_size_bytes = size if self._rank == 0 else None
-            self.counts.saved += 1  # last: another thread reads the others when this has changed
+            self.counts.saved += 1  # last: tests/benchmarks/saves.py reads the others when this has changed
             self._good, self._ended_well, self._good_at = step, True, self._clock()
             self._damaged -= {step}
             place = self._store.uri(writer.folder)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from trainer.metrics.exposition import Exposition
 from trainer.metrics.files import EventFile, RecordFile
-from trainer.metrics.record import Record
+from trainer.metrics.record import End, Record
 from trainer.process import log_line
 
 
@@ -29,7 +29,7 @@ class Metrics:
     """All sinks of this process. Only rank 0 has any.
 
     Any thread may write: a thread that ends the process writes the last record while the main thread hangs or trains.
-    Records after `close` are dropped.
+    Records after an `End` or `close` are dropped.
     """
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
@@ -47,6 +47,8 @@ class Metrics:
                     self._failed(sink.name, error)
                 else:
                     self._worked(sink.name)
+            if isinstance(record, End):
+                self._closed = True
 
     def close(self) -> None:
         """Close all sinks. Can be called again."""

@@ -33,9 +33,11 @@ class Lap:
 class StepClock:
     """Measure the laps of a training loop. `take_waited` returns the seconds of waits for data since its last call."""
 
-    def __init__(self, take_waited: Callable[[], float]) -> None:
-        self._take_waited = take_waited
-        self._began, self._samples, self._stalled = time.perf_counter(), 0, 0.0
+    def __init__(
+        self, take_waited: Callable[[], float], *, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._take_waited, self._clock = take_waited, clock
+        self._began, self._samples, self._stalled = clock(), 0, 0.0
 
     def add(self, samples: int) -> None:
         """Add a step."""
@@ -48,13 +50,13 @@ class StepClock:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Leave out the time of the body."""
-        began = time.perf_counter()
+        began = self._clock()
         yield
-        self._began += time.perf_counter() - began
+        self._began += self._clock() - began
 
     def lap(self) -> Lap:
         """End a lap, and begin the next one."""
-        now = time.perf_counter()
+        now = self._clock()
         lap = Lap(
             samples=self._samples,
             seconds=now - self._began,

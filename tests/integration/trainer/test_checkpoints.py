@@ -36,8 +36,10 @@ from trainer.checkpoint import layout, state
 from trainer.checkpoint import save as module
 from trainer.checkpoint.load import read
 from trainer.checkpoint.owner import Owner
+from trainer.checkpoint.save import Saver
 from trainer.checkpoint.write import SaveFailed
 from trainer.contract import Exit, TrainerError
+from trainer.metrics.record import Checkpoint, Record
 from trainer.process import start_of
 from trainer.stores import Directory, StoreError
 
@@ -341,11 +343,24 @@ class Gate(Directory):
         return super().list(prefix)
 
 
+def record_of(saver: Saver) -> list[tuple[str, str]]:
+    """Return the list of the records that the saver will write: names and outcomes, or alarms and messages."""
+    records: list[tuple[str, str]] = []
+
+    def report(kind: type[Record], **values: Any) -> None:
+        names = ("name", "outcome") if kind is Checkpoint else ("alarm", "message")
+        records.append((values[names[0]], values[names[1]]))
+
+    saver.report = report
+    return records
+
+
 def test_save_during_another_save_is_skipped_and_counted(tmp_path: Path, group: dist.ProcessGroup) -> None:
     store = Gate(tmp_path)
     model, optimizer = create_trained_model(1)
     lines: list[str] = []
     saver = create_saver(store, group, log_line=lines.append)
+    records = record_of(saver)
     saver.save(state.gather(model, optimizer), 1, 16)
     saver.save(state.gather(model, optimizer), 2, 32)
     assert saver.counts.skipped == 1
@@ -357,6 +372,7 @@ def test_save_during_another_save_is_skipped_and_counted(tmp_path: Path, group: 
     saver.save(state.gather(model, optimizer), 1, 16)  # exists already
     assert saver.finish()
     assert saver.counts.saved == 1
+    assert records == [("step-000000002", "skipped"), ("step-000000001", "saved")], "one for each save"
     saver.close()
 
 
@@ -410,6 +426,7 @@ def test_failed_save_raises_an_alarm_and_keeps_the_old_one(tmp_path: Path, group
     saver = create_saver(
         Full(tmp_path), group, last_good=1, log_line=lines.append, clock=lambda: float(next(now))
     )
+    records = record_of(saver)
     saver.save(state.gather(model, optimizer), 2, 32)
     assert not saver.finish()
     assert (saver.counts.failed, saver.counts.last_good_step) == (1, 1)
@@ -424,6 +441,12 @@ def test_failed_save_raises_an_alarm_and_keeps_the_old_one(tmp_path: Path, group
     saver.save(state.gather(model, optimizer), 2, 32)
     assert saver.finish()
     assert layout.finished(Directory(tmp_path).list()) == [2, 1]
+    step = "step-000000002"
+    assert records == [
+        (step, "failed"),
+        ("checkpoint", "a checkpoint failed; the log says why"),
+        (step, "saved"),
+    ]
     saver.close()
 
 

@@ -9,11 +9,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.metrics.throughput import PEAKS, Carried, Goodput, mfu, peak
+from trainer.metrics.throughput import PEAKS, Carried, Goodput, Lap, StepClock, mfu, peak
 
 pytestmark = pytest.mark.unit
 
 SECONDS = st.floats(0, 1e7)
+
+
+def test_lap_has_steps_and_waits_without_pauses() -> None:
+    now, waits = [100.0], [0.5, 0.25]
+    clock = StepClock(lambda: waits.pop(0), clock=lambda: now[0])
+    clock.add(64)
+    clock.stall(1.5)
+    now[0] += 4
+    with clock.paused():
+        now[0] += 10
+    clock.add(32)
+    assert clock.lap() == Lap(samples=96, seconds=4, data_wait_seconds=0.5, stall_seconds=1.5)
+    now[0] += 2
+    assert clock.lap() == Lap(samples=0, seconds=2, data_wait_seconds=0.25, stall_seconds=0)
 
 
 def test_mfu_is_of_each_gpu() -> None:
