@@ -98,8 +98,12 @@ def _default_group(backend: Any, vpc_id: str) -> list[str]:
 
 
 def install() -> None:
-    """Wrap the creation and the change."""
-    create, modify = VPCBackend.create_vpc_endpoint, VPCBackend.modify_vpc_endpoint
+    """Wrap the four calls."""
+    create, modify, delete = (
+        VPCBackend.create_vpc_endpoint,
+        VPCBackend.modify_vpc_endpoint,
+        VPCBackend.delete_vpc_endpoints,
+    )
 
     def create_vpc_endpoint(self: Any, **kwargs: Any) -> Any:
         if str(kwargs.get("endpoint_type") or "").lower() != "interface":
@@ -138,6 +142,14 @@ def install() -> None:
         for subnet_id in added:
             _attach(self, endpoint, subnet_id)
 
+    def delete_vpc_endpoints(self: Any, vpce_ids: list[str] | None = None) -> None:
+        # moto removes the interfaces, but keeps their addresses.
+        for endpoint_id in vpce_ids or []:
+            endpoint = self.vpc_end_points.get(endpoint_id)
+            if endpoint is not None and is_interface(endpoint):
+                _detach(self, endpoint, set(endpoint.subnet_ids))
+        delete(self, vpce_ids)
+
     respond = VPCs.modify_vpc_endpoint
 
     def modify_with_private_dns(self: Any) -> ActionResult:
@@ -153,4 +165,5 @@ def install() -> None:
 
     VPCBackend.create_vpc_endpoint = create_vpc_endpoint
     VPCBackend.modify_vpc_endpoint = modify_vpc_endpoint
+    VPCBackend.delete_vpc_endpoints = delete_vpc_endpoints
     VPCs.modify_vpc_endpoint = modify_with_private_dns

@@ -94,7 +94,7 @@ def evaluate(documents: Iterable[Mapping[str, Any]], request: Request) -> Decisi
                 continue
             if statement.get("Effect") == "Deny":
                 return Decision(False, explicit=True, unknown_keys=frozenset(unknown))
-            allowed = True
+            allowed = allowed or statement.get("Effect") == "Allow"
     return Decision(allowed, unknown_keys=frozenset(unknown))
 
 
@@ -106,7 +106,7 @@ def evaluate_for(document: Any, kind: str, principals: Iterable[str], request: R
     Args:
         document: The policy, also as JSON; None or "" for none.
         kind: The kind of the principals: AWS, Service or Federated. "*" names all but Federated ones.
-        principals: The names by which a statement may name the caller.
+        principals: The names by which a statement may name the caller. A statement with NotPrincipal names nobody here.
         request: The request. In a trust policy and a key policy, it has no resource.
     """
     parsed = json.loads(document or "{}") if isinstance(document, str | None) else document

@@ -73,13 +73,16 @@ def check(role_arn: str, claims: dict[str, Any]) -> None:
     role = role_for(role_arn)
     if role is None:
         raise denied
-    # Condition keys of a provider: its issuer, and the claim.
-    context = {
-        f"{issuer}:sub".lower(): (str(claims["sub"]),),
-        f"{issuer}:aud".lower(): tuple(each for each in audiences if each in provider.client_id_list),
-    }
-    request = Request(ACTION, None, context)
-    if not evaluate_for(role.assume_role_policy_document, "Federated", [provider_arn], request).allowed:
+    # Condition keys of a provider: its issuer, and the claim. One trusted audience of several is enough.
+    registered = [each for each in audiences if each in provider.client_id_list]
+    requests = (
+        Request(
+            ACTION, None, {f"{issuer}:sub".lower(): (str(claims["sub"]),), f"{issuer}:aud".lower(): (each,)}
+        )
+        for each in registered
+    )
+    trust = role.assume_role_policy_document
+    if not any(evaluate_for(trust, "Federated", [provider_arn], each).allowed for each in requests):
         raise denied
 
 

@@ -33,15 +33,18 @@ class Process:
 
 def parse_stat(line: str) -> Process:
     """Return the process of a line of /proc/<pid>/stat. The name in parentheses may contain any characters."""
-    head, _, tail = line.rpartition(")")
-    return Process(int(head.split()[0]), int(tail.split()[19]))
+    return Process(int(line.split()[0]), int(_after_name(line)[19]))
+
+
+def _after_name(line: str) -> list[str]:
+    return line.rpartition(")")[2].split()
 
 
 def stat_fields(pid: int) -> list[str] | None:
     """Return the fields of /proc/<pid>/stat from the third on, the state; None if there is no such process."""
     try:
         # A program's name can contain any bytes, and is cut after the 15th.
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return _after_name(Path(f"/proc/{pid}/stat").read_text(errors="replace"))
     except (FileNotFoundError, ProcessLookupError):
         return None
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # The syntax is that of Go's filepath.Match, and `**` for any number of directories.
-_TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\[[^\]]+\]|\\?.")
-_WILDCARDS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+_TOKEN = re.compile(r"\*\*/?|\*|\?|\[[^\]]+\]|\\?.")
+_WILDCARDS = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,13 @@ class Rule:
     includes: bool
     # What all paths begin with.
     start: str
+    # The slashes in all paths that the rule itself matches, without those below; None for any number.
+    slashes: int | None
 
     def may_match_below(self, directory: str) -> bool:
-        """Return whether the rule could match a path below a directory, which ends in a slash."""
+        """Return whether the rule, which does not match a directory (with a slash at its end), could match below it."""
+        if self.slashes is not None and directory.count("/") > self.slashes:
+            return False
         return directory.startswith(self.start) or self.start.startswith(directory)
 
 
@@ -42,16 +46,20 @@ def parse_ignore(text: str) -> list[Rule]:
         if line.startswith("#") or not line.strip():
             continue
         pattern = line.strip()
-        path = posixpath.normpath(f"/{pattern.lstrip('!').strip()}").lstrip("/")
-        if path:
+        path = posixpath.normpath(pattern.lstrip("!").strip()).lstrip("/")
+        if path not in ("", "."):
             # A rule for a directory matches everything below.
-            expression = re.compile("".join(map(_translated, _TOKEN.findall(path))) + "(?:/.*)?")
+            expression = re.compile(_TOKEN.sub(_translated, path) + "(?:/.*)?")
             start = re.split(r"[*?\[\\]", path, maxsplit=1)[0]
-            rules.append(Rule(expression, pattern.startswith("!"), start))
+            slashes = None if "**" in path else path.count("/")
+            rules.append(Rule(expression, pattern.startswith("!"), start, slashes))
     return rules
 
 
-def _translated(token: str) -> str:
+def _translated(match: re.Match[str]) -> str:
+    token = match.group()
+    if token == "**":  # at the start and at the end, it also matches a part of a name
+        return ".*" if match.start() == 0 or match.end() == len(match.string) else "(?:.*/)?"
     if token in _WILDCARDS or (token.startswith("[") and len(token) > 1):
         return _WILDCARDS.get(token, token)
     return re.escape(token[-1])

@@ -61,8 +61,11 @@ def ami_type(instance_types: list[str], system: str | None) -> str | None:
     if system is None:
         return None
     if system.lower() not in ("al2023", "recommended"):
-        raise ValueError(f"operatingSystem is {system}; the local EKS plugin serves AL2023")
+        raise ValueError(
+            f"operatingSystem is {system}; it must be AL2023, which alone the local EKS plugin serves"
+        )
     arms = {re.match(r"a1|[a-z]+\d+[a-z]*g", kind) is not None for kind in instance_types}
     if len(arms) > 1:
         raise ValueError(f"instanceTypes mixes processor architectures: {', '.join(instance_types)}")
-    return f"AL2023_{'ARM_64' if True in arms else 'x86_64'}_STANDARD"
+    has_gpus = any(re.match(r"[gp]\d", kind) for kind in instance_types)
+    return f"AL2023_{'ARM_64' if True in arms else 'x86_64'}_{'NVIDIA' if has_gpus else 'STANDARD'}"

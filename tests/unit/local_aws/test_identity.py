@@ -16,6 +16,8 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
+from local.aws.account import ACCOUNT_ID
+
 pytestmark = pytest.mark.unit
 
 BUCKET = "models"
@@ -121,6 +123,17 @@ def test_a_denial_in_the_trust_wins_wherever_it_stands(irsa):
     iam.update_assume_role_policy(RoleName="trainer", PolicyDocument=document)
     with pytest.raises(ClientError) as error:
         irsa.assume(irsa.token())
+    assert code_of(error) == "AccessDenied"
+
+
+def test_one_trusted_audience_of_several_is_enough(irsa):
+    from moto.iam.models import iam_backends  # it takes a second
+
+    (provider,) = iam_backends[ACCOUNT_ID]["aws"].open_id_providers.values()
+    provider.client_id_list.append("other")
+    assert irsa.assume(irsa.token(aud=["other", "sts.amazonaws.com"]))["Credentials"]
+    with pytest.raises(ClientError) as error:
+        irsa.assume(irsa.token(aud=["other"]))
     assert code_of(error) == "AccessDenied"
 
 

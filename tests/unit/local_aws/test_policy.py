@@ -115,3 +115,7 @@ def test_resource_policy_applies_to_its_principals(principal, kind, name, names)
     assert evaluate_for(document, kind, [name], request).allowed is names
     assert evaluate_for(json.dumps(document), kind, [name], request).allowed is names
     assert not evaluate_for(None, kind, [name], request).allowed
+    denial = {**document["Statement"], "Effect": "Deny"}
+    grant = {**document["Statement"], "Principal": {kind: name}}
+    assert evaluate_for({"Statement": [grant, denial]}, kind, [name], request).allowed is not names
+    assert not evaluate_for({"Statement": {**grant, "Effect": "allow"}}, kind, [name], request).allowed

@@ -14,7 +14,7 @@ from local import __main__ as command_line
 from local.arguments import NOT_RUNNING, parse
 from local.cluster import lifecycle, namespaces, record
 from local.cluster.lifecycle import CloudError
-from local.cluster.record import Process, parse_stat, read_stat
+from local.cluster.record import Process, parse_stat, read_stat, stat_fields
 from local.home import Home
 
 pytestmark = pytest.mark.unit
@@ -49,9 +49,17 @@ def test_a_zombie_is_not_alive() -> None:
     child.wait()
 
 
-def test_a_process_may_have_any_name() -> None:
+def test_a_process_may_have_any_name(tmp_path: Path) -> None:
     line = "42 (a) b (c) S " + " ".join(str(n) for n in range(4, 53))
     assert parse_stat(line) == Process(42, 22)
+    program = tmp_path / "a) Z (b"
+    program.write_text("#!/bin/sh\nread line\n")
+    program.chmod(0o755)
+    with subprocess.Popen([program], stdin=subprocess.PIPE) as child:
+        fields = stat_fields(child.pid)
+        assert fields is not None
+        assert fields[0] in "RSD"
+        assert read_stat(child.pid) == int(fields[19])
 
 
 def test_record_without_its_process_is_reported_and_removed(home: Home) -> None:

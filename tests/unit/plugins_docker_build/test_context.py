@@ -53,6 +53,12 @@ def names(root: Path, text: str) -> list[str]:
         ("/.venv/\ndocs\n**/b.py\nDockerfile\n*.log\n", ["keep.md", "trainer/a.py"]),
         ("**\n!**/c.md\n", ["docs/c.md"]),
         ("**\n!docs/**/*.md\n", ["docs/c.md"]),
+        # A pattern that leaves the context matches nothing, and `**` in the middle stands for whole directories.
+        (
+            "../docs\n.venv\ntrainer/**.py\nDockerfile\n*.log\n",
+            ["docs/c.md", "keep.md", "trainer/a.py", "trainer/sub/b.py"],
+        ),
+        (".venv\ntrainer/**b.py\n**le\n*.log\n*.md\n", ["docs/c.md", "trainer/a.py"]),
     ],
 )
 def test_a_dockerignore_leaves_out_what_docker_leaves_out(
@@ -61,15 +67,20 @@ def test_a_dockerignore_leaves_out_what_docker_leaves_out(
     assert names(context, text) == expected
 
 
-def test_an_ignored_directory_is_not_entered(context: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("text", "searched"), [(".venv\n!keep.md\n", True), ("*\n!*.md\n", False), ("*\n!trainer/*.py\n", True)]
+)
+def test_an_ignored_directory_is_not_entered(
+    context: Path, text: str, searched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entered: list[str] = []
     import os
 
     real = os.scandir
     monkeypatch.setattr(os, "scandir", lambda path: (entered.append(Path(path).name), real(path))[1])
-    names(context, ".venv\n!keep.md\n")
+    names(context, text)
     assert ".venv" not in entered
-    assert "trainer" in entered
+    assert ("trainer" in entered) is searched
 
 
 def test_the_digest_changes_with_content_mode_dockerfile_and_target_and_with_nothing_ignored(

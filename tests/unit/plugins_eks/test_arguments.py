@@ -53,6 +53,9 @@ def test_everything_that_would_be_ignored_is_named_at_once() -> None:
     [
         (["m6i.large"], "AL2023", "AL2023_x86_64_STANDARD"),
         (["m7g.large", "c6gn.large", "a1.large"], "AL2023", "AL2023_ARM_64_STANDARD"),
+        (["g5.12xlarge"], "AL2023", "AL2023_x86_64_NVIDIA"),
+        (["p4de.24xlarge"], "AL2023", "AL2023_x86_64_NVIDIA"),
+        (["g5g.xlarge"], "AL2023", "AL2023_ARM_64_NVIDIA"),
         (["m6i.large"], None, None),
     ],
 )
