@@ -236,7 +236,7 @@ class Cluster(AnyCluster):
             opts=pulumi.ResourceOptions(
                 parent=self,
                 depends_on=[logs, *args.under],
-                transforms=[without_creator_rights, with_provider_tags(args.tags)],
+                transforms=[without_creator_permissions, with_provider_tags(args.tags)],
             ),
         )
 
@@ -474,7 +474,7 @@ def short_names(principals: tuple[str, ...]) -> dict[str, str]:
     return by_name
 
 
-def without_creator_rights(args: pulumi.ResourceTransformArgs) -> pulumi.ResourceTransformResult | None:
+def without_creator_permissions(args: pulumi.ResourceTransformArgs) -> pulumi.ResourceTransformResult | None:
     """Transform the control plane so that the creator of the cluster gets no permissions in it.
 
     pulumi-eks always grants them if an authentication mode is set (pulumi/pulumi-eks#2373).

@@ -47,7 +47,7 @@ class AnyNetwork(pulumi.ComponentResource):
     """The security group of workers."""
     worker_group: list[pulumi.Resource]
     """That security group and its rules; empty for an existing group."""
-    held: list[pulumi.Resource]
+    deleted_after_cluster: list[pulumi.Resource]
     """The subnets and security groups of the stack. A leftover network interface prevents their deletion."""
     egress: list[pulumi.Resource]
     """The resources that nodes need to reach AWS and each other. Delete them after everything in the cluster."""
@@ -136,7 +136,7 @@ class Network(AnyNetwork):
         group = _WorkerGroup(f"{name}-workers", args.cluster, self.vpc.id, args.tags, self._child)
         self.worker_group_id = group.group_id
         self.worker_group = group.objects
-        self.held = [*self.private, *self.public, *group.objects]
+        self.deleted_after_cluster = [*self.private, *self.public, *group.objects]
         self.egress = [*group.objects]
         tables = self._private_routes(None if args.private else self._internet_egress())
         self._gateway_endpoint(tables)
@@ -318,7 +318,7 @@ class ExistingNetwork(AnyNetwork):
             self.worker_group = group.objects
         else:
             self.worker_group_id = pulumi.Output.from_input(args.worker_group_id)
-        self.held = [*self.worker_group]
+        self.deleted_after_cluster = [*self.worker_group]
         self.egress = [*self.worker_group]
         if args.interface_endpoints:
             if args.cidr is None:

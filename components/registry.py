@@ -41,7 +41,7 @@ class ImagesArgs:
     """The directory of the sources: an image is built from `<name>/Dockerfile` in it."""
     names: tuple[str, ...]
     """The names of the images."""
-    given: dict[str, str]
+    existing: dict[str, str]
     """The URIs of images that are not built, by name."""
     key_arn: pulumi.Input[str]
     """The key that encrypts the repositories."""
@@ -57,7 +57,7 @@ class ImagesArgs:
 class Images(pulumi.ComponentResource):
     """The container images of a stack, built or existing.
 
-    Creates, for each image in `names` that is not in `given`:
+    Creates, for each image in `names` that is not in `existing`:
 
     - an ECR repository with immutable tags and scan on push. It is encrypted with `key_arn` and keeps the newest
       thirty images;
@@ -74,7 +74,7 @@ class Images(pulumi.ComponentResource):
         self.repository_urls: dict[str, pulumi.Output[str]] = {}
         """The repository of each image that is built, by name."""
         for image in args.names:
-            existing = args.given.get(image)
+            existing = args.existing.get(image)
             if existing is not None:
                 self.uris[image] = pulumi.Output.from_input(existing)
                 continue

@@ -33,7 +33,7 @@ FILES: Final = (
     "config/network.yaml",
 )
 JOB_NAMESPACE_FILE: Final = "config/network-jobs.yaml"
-RIGHTS: Final = "config/rbac/role.yaml"
+RBAC_FILE: Final = "config/rbac/role.yaml"
 # As for EKS's add-ons and Karpenter: it is evicted from a full node last
 # (https://kubernetes.io/docs/tasks/administer-cluster/guaranteed-scheduling-critical-addon-pods/).
 PRIORITY_CLASS: Final = "system-cluster-critical"
@@ -93,7 +93,7 @@ class Torchrun(pulumi.ComponentResource):
         controller = register_waves(
             self,
             names.TORCHRUN_CONTROLLER,
-            waves(read_documents(*FILES, RIGHTS), args.launcher_image),
+            waves(read_documents(*FILES, RBAC_FILE), args.launcher_image),
             args.after,
         )
         identity.disable_default_token(names.TORCHRUN_NAMESPACE, self, controller[0])
@@ -156,12 +156,13 @@ def waves(documents: Iterable[dict[str, Any]], image: Any) -> list[list[dict[str
     starts on another node continues the work of the old one.
 
     Raises:
-        ValueError: The Deployment of the controller, or the definition of queues or of jobs, is missing.
+        ValueError: The namespace or Deployment of the controller, or the definition of queues or of jobs, is missing.
     """
     objects = [copy.deepcopy(each) for each in documents]
     require(
         objects,
         [
+            ("Namespace", names.TORCHRUN_NAMESPACE),
             ("Deployment", names.TORCHRUN_CONTROLLER),
             ("CustomResourceDefinition", f"{names.TORCHRUN_QUEUES}.{names.TORCHRUN_GROUP}"),
             ("CustomResourceDefinition", f"{names.TORCHRUN_JOBS}.{names.TORCHRUN_GROUP}"),

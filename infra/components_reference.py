@@ -27,7 +27,7 @@ INTERNAL: Final = ("fixed_settings",)
 BASES: Final = ("AnyNetwork", "AnyCluster")
 # Arguments that mean the same everywhere.
 COMMON: Final = {
-    "account": "The account and the region (`documents.account.Account`).",
+    "account": "The account and its region: `documents.account.Account(id=..., region=...)`.",
     "after": "Resources that must exist before the component's resources and until they are deleted.",
     "cluster": "The cluster's name.",
     "oidc_provider_arn": "The OIDC provider of the cluster in IAM.",

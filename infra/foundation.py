@@ -183,7 +183,7 @@ def _new_cluster(
             late_log_seconds=spec.late_log_seconds,
             profile=settings.provider.profile,
         ),
-        pulumi.ResourceOptions(depends_on=[record, *network.held]),
+        pulumi.ResourceOptions(depends_on=[record, *network.deleted_after_cluster]),
     )
     # A deployment from inside the VPC needs a separate rule, because it does not come from a node.
     inside = settings.network.cidr if spec.deploy_from == "vpc" else None

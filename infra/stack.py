@@ -77,7 +77,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
     namespace = training_namespace.namespace
     mounts = volumes.volumes(settings, foundation, lustre, namespace, in_both)
     accounts = access.service_accounts(settings, foundation, bucket, [*alive, namespace], in_both)
-    pods_need = [*training_namespace.objects, *pools.objects, devices, *trainer.granted]
+    pod_dependencies = [*training_namespace.objects, *pools.objects, devices, *trainer.granted]
     warm_nodes = _warm_nodes(
         settings, [*training_namespace.objects, *pools.objects, *devices.objects], in_both
     )
@@ -92,22 +92,28 @@ def deploy(settings: Settings) -> dict[str, Any]:
         model_uri,
         mounts,
         after=[*alive, namespace],
-        before_jobs=[*pods_need, accounts, *mounts.ready],
+        before_jobs=[*pod_dependencies, accounts, *mounts.ready],
         opts=in_both,
     )
     launcher = _launcher(
-        settings, bucket, images, model_uri, mounts, after=[*pods_need, *operators, bucket], opts=in_both
+        settings,
+        bucket,
+        images,
+        model_uri,
+        mounts,
+        after=[*pod_dependencies, *operators, bucket],
+        opts=in_both,
     )
     started_run = _started_run(settings, images, launcher)
-    # Without the test of the mount: if its pod can't be created, the nodes must still be released at the end.
+    # The drain does not depend on the mount test. If its pod can't be created, `destroy` must still release the nodes.
     optional = (debug_pod, torchrun, launcher, started_run)
-    drained_first = [
+    deleted_after_drain = [
         *(*mounts.ready, accounts, warm_nodes, devices, *placement.groups, *checks),
         *(each for each in optional if each is not None),
     ]
     _drain(
         settings,
-        [*alive, karpenter, pools, *operators, training_namespace, kubernetes, bucket, *drained_first],
+        [*alive, karpenter, pools, *operators, training_namespace, kubernetes, bucket, *deleted_after_drain],
     )
     return outputs(
         settings,
@@ -154,7 +160,7 @@ def _images(settings: Settings, foundation: Foundation, opts: pulumi.ResourceOpt
             prefix=settings.prefix,
             root=ROOT,
             names=IMAGES,
-            given={name: uri for name, uri in existing.items() if uri is not None},
+            existing={name: uri for name, uri in existing.items() if uri is not None},
             arguments={name: image_builds.arguments(settings.images, name) for name in IMAGES},
             targets=image_builds.targets(settings),
             key_arn=foundation.keys.data_key_arn,

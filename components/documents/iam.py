@@ -60,8 +60,15 @@ def service_trust(service: str) -> JsonObject:
 
 
 def issuer_of(provider_arn: str) -> str:
-    """Return the issuer, without https://, in the ARN of an OIDC provider."""
-    return provider_arn.partition(":oidc-provider/")[2]
+    """Return the issuer, without https://, in the ARN of an OIDC provider.
+
+    Raises:
+        ValueError: It is not the ARN of an OIDC provider.
+    """
+    issuer = provider_arn.partition(":oidc-provider/")[2]
+    if not issuer:
+        raise ValueError(f"oidc_provider_arn: '{provider_arn}' must be the ARN of an OIDC provider in IAM")
+    return issuer
 
 
 def service_account_trust(*, provider_arn: str, namespace: str, service_account: str) -> JsonObject:

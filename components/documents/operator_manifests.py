@@ -125,7 +125,7 @@ def training_operator(
     other resources.
 
     Raises:
-        ValueError: The manifests lack the operator, a definition or the webhook of PyTorchJobs.
+        ValueError: The manifests lack the namespace, the operator, a definition or the webhook of PyTorchJobs.
     """
     names_of_kinds = definitions(kinds)
     served = [
@@ -134,7 +134,11 @@ def training_operator(
         if each["kind"] != "CustomResourceDefinition" or each["metadata"]["name"] in names_of_kinds
     ]
     chosen = [_changed(each, image, arguments, kinds) for each in served]
-    needed = [("Deployment", OPERATOR), *(("CustomResourceDefinition", name) for name in names_of_kinds)]
+    needed = [
+        ("Namespace", OPERATOR_NAMESPACE),
+        ("Deployment", OPERATOR),
+        *(("CustomResourceDefinition", name) for name in names_of_kinds),
+    ]
     require(chosen, needed, "the training operator's manifests")
     for each in chosen:
         lacks_webhook = each["kind"] == "ValidatingWebhookConfiguration" and not each["webhooks"]

@@ -144,7 +144,9 @@ def subnets(cidr: str, zones: int) -> Layout:
     """
     network = ipaddress.IPv4Network(cidr)
     if not LARGEST_PREFIX <= network.prefixlen <= SMALLEST_VPC_PREFIX:
-        raise ValueError(f"{cidr} has a prefix of /{network.prefixlen}")
+        raise ValueError(
+            f"{cidr} has a prefix of /{network.prefixlen}; it must be /{LARGEST_PREFIX} to /{SMALLEST_VPC_PREFIX}"
+        )
     if zones not in ZONES:
         raise ValueError(f"{zones} zones: the number must be 2, 3 or 4")
     extra = 3 if zones == ZONES[-1] else 2

@@ -57,7 +57,7 @@ network = Network(name, vpc, in_aws)
 remains = Remains(
     "remains",
     RemainsArgs(cluster=name, region=region, vpc=network.vpc_id),
-    ResourceOptions(depends_on=network.held),
+    ResourceOptions(depends_on=network.deleted_after_cluster),
 )
 before_nodes = [*network.egress, *roles.attachments]
 cluster = Cluster(

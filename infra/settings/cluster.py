@@ -306,8 +306,7 @@ def _check_prefix(given: Section[ExistingCluster], name: str, default: str) -> N
 
 def _check_issuer(given: Section[ExistingCluster]) -> None:
     issuer, arn = given.values.oidc_issuer, given.values.oidc_provider_arn
-    is_same = arn.endswith(f"/{issuer.removeprefix('https://')}")
-    if given.ok("oidcProviderArn", "oidcIssuer") and not is_same:
+    if given.ok("oidcProviderArn", "oidcIssuer") and issuer.removeprefix("https://") != iam.issuer_of(arn):
         given.reject("oidcIssuer", f"'{issuer}' is not the provider's; it must end oidcProviderArn")
 
 

@@ -78,7 +78,7 @@ def program() -> dict[str, Any]:
             addon_versions={},
             log_retention_days=365,
             deletion_protection=True,
-            under=network.held,
+            under=network.deleted_after_cluster,
             after=[*network.egress, *roles.attachments],
             tags=TAGS,
         ),

@@ -34,6 +34,7 @@ class Shape:
     private: bool
     endpoints: bool
     flow_logs: bool
+    shared: bool
 
     def args(self) -> NetworkArgs:
         return NetworkArgs(
@@ -43,6 +44,7 @@ class Shape:
             zones=tuple(f"us-west-2{letter}" for letter in "abcd"[: self.zones]),
             nat_per_zone=self.nat_per_zone,
             private=self.private,
+            shared=self.shared,
             interface_endpoints=SERVICES if self.endpoints else (),
             flow_logs=FlowLogSettings(key_arn=KEY, retention_days=365) if self.flow_logs else None,
             tags=TAGS,
@@ -54,7 +56,7 @@ WAYS_OUT = ((False, False), (True, False), (False, True))
 CHOICES = list(product(WAYS_OUT, product((False, True), (False, True))))
 """All of these, each with one number of zones, so that each number comes with each single choice."""
 SHAPES = [
-    Shape(f"n{index:02}", 2 + (index + index // 4) % 3, *way, *more)
+    Shape(f"n{index:02}", 2 + (index + index // 4) % 3, *way, *more, shared=index % 2 == 1)
     for index, (way, more) in enumerate(CHOICES)
 ]
 everywhere = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
@@ -190,6 +192,14 @@ def test_interface_endpoints_lie_in_every_zone_and_answer_to_the_usual_name(made
             shape, "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule", "endpoints-from-vpc"
         ).inputs
         assert (rule["cidrIpv4"], rule["fromPort"], rule["toPort"]) == ("10.0.0.0/16", 443, 443)
+
+
+@everywhere
+def test_endpoints_of_a_private_network_serve_its_account_alone_unless_it_is_shared(
+    made: All, shape: Shape
+) -> None:
+    policies = [each.inputs.get("policy") for each in made.of(shape, "aws:ec2/vpcEndpoint:VpcEndpoint")]
+    assert all(HERE.id in (each or "") for each in policies) is (shape.private and not shape.shared)
 
 
 @everywhere

@@ -45,7 +45,7 @@ def handles(network: AnyNetwork) -> dict[str, Any]:
         "public": network.public_subnet_ids,
         "group": network.worker_group_id,
         "made": len(network.worker_group),
-        "held": len(network.held),
+        "held": len(network.deleted_after_cluster),
         "egress": len(network.egress),
     }
 

@@ -247,7 +247,9 @@ def test_operators_without_a_kind_of_job_are_refused() -> None:
 def test_manifests_of_something_else_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("components.operators.render", lambda source, definitions: [])
     args = OperatorsArgs(manifests="m", image=None, lookup_image="i", after=[])
-    with pytest.raises(pulumi.RunError, match="m: the training operator's manifests hold no Deployment"):
+    with pytest.raises(
+        pulumi.RunError, match="m: the training operator's manifests hold no Namespace kubeflow"
+    ):
         deploy(lambda: Operators("operators", args))
 
 

@@ -14,7 +14,7 @@ import yaml
 from components import torchrun
 from components.documents import pods
 from components.documents.torchrun_queue import Queue
-from components.torchrun import CHECKOUT, FILES, RIGHTS, Torchrun, TorchrunArgs, read_documents, waves
+from components.torchrun import CHECKOUT, FILES, RBAC_FILE, Torchrun, TorchrunArgs, read_documents, waves
 from tests.unit.components.queues import queue
 from tests.unit.components.recording import Recorded, deploy
 from tests.unit.components.test_network_policies import reached, selects
@@ -111,7 +111,7 @@ def test_but_for_image_place_priority_probe_and_notes_the_controller_is_as_publi
 
 def test_the_images_place_is_taken_wherever_the_published_one_stands() -> None:
     """A controller with a tools location also receives its own image."""
-    given = json.loads(json.dumps(read_documents(*FILES, RIGHTS)))
+    given = json.loads(json.dumps(read_documents(*FILES, RBAC_FILE)))
     (published,) = (each for each in given if each["kind"] == "Deployment")
     container = published["spec"]["template"]["spec"]["containers"][0]
     container["env"] = [{"name": "TOOLS", "value": container["image"]}]
@@ -217,7 +217,7 @@ def test_pods_that_name_no_account_get_no_token_there(stack: Recorded) -> None:
 
 def test_incomplete_files_error_names_missing_part() -> None:
     for missing in ("CustomResourceDefinition", "Deployment"):
-        rest = [each for each in read_documents(*FILES, RIGHTS) if each["kind"] != missing]
+        rest = [each for each in read_documents(*FILES, RBAC_FILE) if each["kind"] != missing]
         with pytest.raises(ValueError, match=f"hold no {missing} torchrun"):
             waves(rest, LAUNCHER)
 
