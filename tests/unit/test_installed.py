@@ -40,9 +40,9 @@ class Mocks(pulumi.runtime.Mocks):
 
 for each in pkgutil.walk_packages(trainyard.components.__path__, "trainyard.components."):
     importlib.import_module(each.name)
-from trainyard.components.torchrun import FILES, JOB_NAMESPACE_FILE, RIGHTS
+from trainyard.components.torchrun import FILES, JOB_NAMESPACE_FILE, RBAC_FILE
 from trainyard.components.torchrun import read_documents
-assert read_documents(*FILES, RIGHTS, JOB_NAMESPACE_FILE)
+assert read_documents(*FILES, RBAC_FILE, JOB_NAMESPACE_FILE)
 assert not {"components", "infra", "config", "crd"} & set(sys.modules)
 mocks.set_mocks(Mocks(), project="platform", stack="dev")
 set_all_config({

@@ -13,7 +13,7 @@ from typing import Any
 import pulumi
 import pytest
 
-from components.cluster import without_creator_rights
+from components.cluster import without_creator_permissions
 from components.documents.images import context_digest
 from components.documents.tags import stack_tags
 from infra import stack
@@ -172,7 +172,7 @@ def test_api_without_public_ranges_is_private(other: Recorded) -> None:
 
 def test_cluster_creator_gets_no_permissions() -> None:
     def ask(type_: str) -> Any:
-        return without_creator_rights(
+        return without_creator_permissions(
             pulumi.ResourceTransformArgs(
                 custom=True,
                 type_=type_,

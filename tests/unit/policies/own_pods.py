@@ -12,7 +12,7 @@ from components.documents.lustre import proof_spec
 from components.documents.operator_manifests import training_operator as operator_waves
 from components.documents.torchrun_queue import QueueContext
 from components.documents.torchrun_queue import spec as queue_spec
-from components.torchrun import FILES, RIGHTS, read_documents, waves
+from components.torchrun import FILES, RBAC_FILE, read_documents, waves
 from components.warm_nodes import warm_pod_affinity
 from tests.unit.components.pools import TRAINIUM, pool
 from tests.unit.components.queues import queue
@@ -101,7 +101,7 @@ def training_operator() -> Resource:
 
 def torchrun_controller() -> list[Resource]:
     """The controller's Deployment and its binding."""
-    changed = [each for wave in waves(read_documents(*FILES, RIGHTS), DIGEST) for each in wave]
+    changed = [each for wave in waves(read_documents(*FILES, RBAC_FILE), DIGEST) for each in wave]
     return [
         next(of_manifest(kind, each) for each in changed if each["kind"] == kind)
         for kind in ("Deployment", "ClusterRoleBinding")
