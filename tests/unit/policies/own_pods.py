@@ -93,9 +93,9 @@ def training_operator() -> Resource:
         "kind": "CustomResourceDefinition",
         "metadata": {"name": "pytorchjobs.kubeflow.org"},
     }
-    changed = [
-        each for wave in operator_waves([deployment, definition], DIGEST, arguments=[]) for each in wave
-    ]
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kubeflow"}}
+    waves = operator_waves([namespace, deployment, definition], DIGEST, arguments=[])
+    changed = [each for wave in waves for each in wave]
     return of_manifest("operator", next(each for each in changed if each["kind"] == "Deployment"))
 
 
