@@ -306,7 +306,9 @@ def _check_prefix(given: Section[ExistingCluster], name: str, default: str) -> N
 
 def _check_issuer(given: Section[ExistingCluster]) -> None:
     issuer, arn = given.values.oidc_issuer, given.values.oidc_provider_arn
-    if given.ok("oidcProviderArn", "oidcIssuer") and issuer.removeprefix("https://") != iam.issuer_of(arn):
+    if not (arn and given.ok("oidcProviderArn", "oidcIssuer")):
+        return
+    if issuer.removeprefix("https://") != iam.issuer_of(arn):
         given.reject("oidcIssuer", f"'{issuer}' is not the provider's; it must end oidcProviderArn")
 
 
