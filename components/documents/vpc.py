@@ -142,11 +142,13 @@ def subnets(cidr: str, zones: int) -> Layout:
     Raises:
         ValueError: The range is not an IPv4 network of /16 to /20, or `zones` is not 2, 3 or 4.
     """
-    network = ipaddress.IPv4Network(cidr)
+    must_be = f"it must be a private range of /{LARGEST_PREFIX} to /{SMALLEST_VPC_PREFIX}, such as 10.64.0.0/16"
+    try:
+        network = ipaddress.IPv4Network(cidr)
+    except ValueError as error:
+        raise ValueError(f"{error}; {must_be}") from None
     if not LARGEST_PREFIX <= network.prefixlen <= SMALLEST_VPC_PREFIX:
-        raise ValueError(
-            f"{cidr} has a prefix of /{network.prefixlen}; it must be /{LARGEST_PREFIX} to /{SMALLEST_VPC_PREFIX}"
-        )
+        raise ValueError(f"{cidr} has a prefix of /{network.prefixlen}; {must_be}")
     if zones not in ZONES:
         raise ValueError(f"{zones} zones: the number must be 2, 3 or 4")
     extra = 3 if zones == ZONES[-1] else 2
