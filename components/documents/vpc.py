@@ -142,7 +142,9 @@ def subnets(cidr: str, zones: int) -> Layout:
     Raises:
         ValueError: The range is not an IPv4 network of /16 to /20, or `zones` is not 2, 3 or 4.
     """
-    must_be = f"it must be a private range of /{LARGEST_PREFIX} to /{SMALLEST_VPC_PREFIX}, such as 10.64.0.0/16"
+    must_be = (
+        f"it must be a private range of /{LARGEST_PREFIX} to /{SMALLEST_VPC_PREFIX}, such as 10.64.0.0/16"
+    )
     try:
         network = ipaddress.IPv4Network(cidr)
     except ValueError as error:

@@ -242,10 +242,7 @@ def _check_cidr(section: Section[Network], *, is_existing: bool) -> str | None:
         try:
             vpc.subnets(block, 3)
         except ValueError as error:
-            problem = str(error).partition(";")[0]
-            section.reject(
-                "cidr", f"{problem}; it must be a private range of /16 to /20, such as 10.64.0.0/16"
-            )
+            section.reject("cidr", str(error))
         else:
             if problem := ranges.new_vpc_problem(block):
                 section.reject("cidr", problem)
