@@ -563,6 +563,7 @@ class PodLog(threading.Thread):
             query["sinceTime"] = f"{self._stamp[:19]}Z"
         elif self._selection.tail is not None:
             query["tailLines"] = str(self._selection.tail)
+        self._is_open = False
         try:
             with open_log(self._cluster, self._pod, query, _SILENCE_SECONDS) as lines:
                 self._last, self._is_open = time.monotonic(), True

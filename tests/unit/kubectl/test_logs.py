@@ -234,6 +234,7 @@ def test_follow_continues_with_a_worker_that_starts_later(api: TorchrunApi, run:
         api.logs[NAME] = [b"2026-01-01T00:00:09Z trains\n"]
         api.objects[f"{PODS}/{NAME}"]["status"]["phase"] = "Succeeded"
         api.objects[f"{JOBS}/one"]["status"] = {"phase": "Succeeded"}
+        time.sleep(5 * logs._DRAIN_SECONDS)  # the API server answers after the job's end was seen
 
     def begins(_method: str, path: str) -> None:
         if len(api.log_queries) == 2 and path.endswith("/pods"):
