@@ -166,13 +166,7 @@ class Reconciler:
         The plan only reports. A watch may be late, so any other plan is made again from fresh reads, and is None here.
         A late event enqueues the job again.
         """
-        kinds = WATCHED if ctx.cluster.kai else WATCHED_WITHOUT_KAI
-        if (
-            not self._index.is_synced(kinds)
-            or self._index.has_children(ctx.meta.namespace, ctx.meta.name)
-            or self._conflicts.get(path)
-            or ctx.status.phase not in IDLE_PHASES
-        ):
+        if ctx.status.phase not in IDLE_PHASES or not self._has_no_known_objects(path, ctx):
             return None
         for fresh in (False, True):
             ctx = self._read_cluster(ctx.with_queue(self._read_queue(ctx)) if fresh else ctx)
@@ -185,11 +179,24 @@ class Reconciler:
                 break  # a user reads no status of a queue that is older than the job
         return plan
 
+    def _has_no_known_objects(self, path: str, ctx: ReconcileContext) -> bool:
+        """Return whether the watches, which may be late, have seen no object of the job."""
+        return (
+            self._index.is_synced(WATCHED if ctx.cluster.kai else WATCHED_WITHOUT_KAI)
+            and not self._index.has_children(ctx.meta.namespace, ctx.meta.name)
+            and not self._conflicts.get(path)
+        )
+
     def _plan(self, path: str, ctx: ReconcileContext, pool: str) -> ReconcilePlan:
-        """Read the job's objects and its pool, and return the plan. A recount reads the pool again without caches."""
+        """Read the job's objects and its pool, and return the plan. A recount reads the pool again without caches.
+
+        A new job has no objects. If a watch is late, its first creation finds one of the same name, and the next plan
+        reads them all.
+        """
         namespace = ctx.meta.namespace
+        is_new = not ctx.status.phase and self._has_no_known_objects(path, ctx)
         for fresh in (False, True):
-            objects = self._with_conflicts(path, self._read_children(ctx))
+            objects = [] if is_new else self._with_conflicts(path, self._read_children(ctx))
             ctx = replace(ctx, children=observe(ctx.meta, objects, ctx.status.attempt))
             seen = self._cluster_reader.pool(pool, namespace, self._now(), fresh=fresh) if pool else None
             ctx = replace(
