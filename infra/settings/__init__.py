@@ -90,7 +90,7 @@ def load(stack: str) -> Settings:
     config = {**get_config_env(), **CONFIG.get()}
     file = stack_files.path_of(stack)
     # Pulumi.yaml gives `trainyard:pools` an empty list for a default, and `aws:region` none.
-    is_empty = "aws:region" not in config and not _decoded(config.get("trainyard:pools"))
+    is_empty = "aws:region" not in config and not _decoded("trainyard:pools", config.get("trainyard:pools"))
     if is_empty and stack_files.is_example(file):
         raise SettingsNotPassedError(stack, stack_files.display_name(file))
     return read(stack, config, secrets=frozenset(key for key in config if is_config_secret(key)))
@@ -119,17 +119,18 @@ def read(
     """
     problems = Problems()
     provider.check_namespaces(problems, config, PROJECT, KEYS)
-    decoded = {key: _decoded(value) for key, value in config.items() if isinstance(key, str)}
+    decoded = {key: _decoded(key, value) for key, value in config.items() if isinstance(key, str)}
+    for key in list(decoded):
+        is_read = key.startswith(f"{PROJECT}:") or key in provider.FULL_KEYS
+        if is_read and provider.has_secret(problems, key, decoded[key], secrets):
+            # Report nothing else of the section: an encrypted value can't be checked, and a decrypted one is secret.
+            del decoded[key]
+            problems.invalidate(key)
     raw = {
         key.removeprefix(f"{PROJECT}:"): value
         for key, value in decoded.items()
         if key.startswith(f"{PROJECT}:")
     }
-    for key in list(raw):
-        if provider.has_secret(problems, f"{PROJECT}:{key}", raw[key], secrets):
-            # Report nothing else of the section: an encrypted value can't be checked, and a decrypted one is secret.
-            raw.pop(key)
-            problems.invalidate(f"{PROJECT}:{key}")
     region, provider_settings = provider.read_provider(problems, decoded)
     values = validate(problems, StackConfig, raw)
     settings = _check(
@@ -158,7 +159,7 @@ def _check(
     network = check_network(
         part("network", values.network), region, has_existing_cluster=values.cluster.existing is not None
     )
-    cluster = check_cluster(part("cluster", values.cluster), default_name(stack))
+    cluster = check_cluster(part("cluster", values.cluster), default_name(stack), region)
     if not values.pools:
         problems.add(
             f"{PROJECT}:pools",
@@ -200,9 +201,14 @@ def _check(
     return settings
 
 
-def _decoded(value: Any) -> Any:
-    """Decode JSON, because the engine passes all values as texts. A text that is not JSON is not changed."""
-    if not isinstance(value, str):
+def _decoded(key: str, value: Any) -> Any:
+    """Decode JSON, because the engine passes all values as texts. A text that is not JSON is not changed.
+
+    The engine passes "" for a key without a value.
+    """
+    if value == "":
+        return None
+    if not isinstance(value, str) or key in provider.TEXTS:
         return value
     try:
         return json.loads(value)

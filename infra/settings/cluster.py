@@ -6,8 +6,9 @@ import re
 from typing import Annotated, Any, Final
 
 from components.documents import iam, versions
+from components.documents.account import Account
 from components.documents.eks import SYSTEM_NODE_TYPE
-from infra.settings import ranges
+from infra.settings import provider, ranges
 from infra.settings.fields import (
     FIXED,
     IN_PLACE,
@@ -228,14 +229,20 @@ class Cluster(Model):
     """
 
 
-def check_cluster(section: Section[Cluster], default_name: str) -> Cluster:
+def check_cluster(section: Section[Cluster], default_name: str, region: str) -> Cluster:
     """Return the checked cluster, with its name, also of an existing cluster, and with the account of the stack.
 
-    `default_name` is the default of its name, from the stack's name.
+    `default_name` is the default of its name, from the stack's name. `region` is the stack's, "" if it is invalid.
     """
     values, existing = section.values, section.values.existing
     nodes = section.part("systemNodes", values.system_nodes)
-    find_type(nodes, "instanceType", values.system_nodes.instance_type)
+    facts = find_type(nodes, "instanceType", values.system_nodes.instance_type)
+    if facts and facts.accelerators:
+        nodes.reject(
+            "instanceType",
+            f"'{facts.name}' has accelerators, which system nodes can't use; it must be a type without them, such as"
+            f" {SYSTEM_NODE_TYPE}",
+        )
     for arn in twice(values.administrators):
         section.reject("administrators", f"names '{arn}' twice; each must be another one")
     _check_public(section)
@@ -247,15 +254,12 @@ def check_cluster(section: Section[Cluster], default_name: str) -> Cluster:
         name = existing.name
         _check_prefix(given, name, default_name)
         _check_issuer(given)
+        _check_endpoint(given, region)
         section.reject_given(
             ONLY_NEW, "is for a cluster that the stack makes, and existing gives one; leave it out"
         )
     account = _check_account(section)
-    if values.volume_key and section.ok("volumeKey") and account != iam.account_of(values.volume_key):
-        section.reject(
-            "volumeKey",
-            f"'{values.volume_key}' is of another account; it must be a key of {account or 'the account to deploy to'}",
-        )
+    _check_arns(section, account, region)
     return values.model_copy(update={"name": name, "account_id": account})
 
 
@@ -310,6 +314,54 @@ def _check_issuer(given: Section[ExistingCluster]) -> None:
         return
     if issuer.removeprefix("https://") != iam.issuer_of(arn):
         given.reject("oidcIssuer", f"'{issuer}' is not the provider's; it must end oidcProviderArn")
+
+
+def _check_endpoint(given: Section[ExistingCluster], region: str) -> None:
+    endpoint = given.values.endpoint
+    if given.ok("endpoint") and (other := _other_region(endpoint.removeprefix("https://"), region)):
+        given.reject("endpoint", f"'{endpoint}' is of {other}; it must be of {region}")
+
+
+def _check_arns(section: Section[Cluster], account: str, region: str) -> None:
+    """Check that every ARN is of the stack's partition, and of its region and account where it must be."""
+    values = section.values
+    # Administrators may be of several accounts.
+    arns = [(f"administrators[{index}]", arn, "") for index, arn in enumerate(values.administrators)]
+    if values.existing is not None:
+        arns.append(("existing.oidcProviderArn", values.existing.oidc_provider_arn, account))
+    if values.volume_key is not None:
+        arns.append(("volumeKey", values.volume_key, account))
+    for key, arn, owner in arns:
+        problem = arn_problem(arn, Account(id=owner, region=region)) if arn and section.ok(key) else None
+        if problem:
+            section.reject(key, f"'{arn}' {problem}")
+
+
+def arn_problem(arn: str, account: Account) -> str | None:
+    """Return why an ARN is not of an account and its region, else None. An empty id or region is unknown.
+
+    ARNs of IAM have no region. Those of OIDC providers have it in the issuer.
+    """
+    _, partition, _, place, owner, resource = arn.split(":", 5)
+    region = account.region
+    if region and partition != account.partition:
+        return (
+            f"is of the partition {partition}; it must be of {account.partition}, the partition of {region}"
+        )
+    is_provider = resource.startswith("oidc-provider/")
+    other = _other_region(iam.issuer_of(arn), region) if is_provider else place if place != region else None
+    if region and other:
+        return f"is of {other}; it must be of {region}"
+    if account.id and owner != account.id:
+        return f"is of another account; it must be of {account.id}"
+    return None
+
+
+def _other_region(address: str, region: str) -> str | None:
+    """Return the region in the host's name of an address without its scheme, if it is not the stack's."""
+    labels = address.partition("/")[0].split(".")
+    found = next((each for each in labels if each in provider.regions()), region)
+    return found if region and found != region else None
 
 
 def _check_account(section: Section[Cluster]) -> str:

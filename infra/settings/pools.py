@@ -56,13 +56,11 @@ class _Time(Text):
                 return utc(text) and text
         except (ValueError, OverflowError):
             pass
-        raise ValueError(
-            f"'{text}' is invalid; it must be a time with its zone, such as 2027-01-31T11:30:00Z"
-        )
+        raise ValueError(f"'{text}' is invalid; it must be {self.must_be}")
 
 
 ReservationIds = Annotated[tuple[Annotated[str, ec2_id("cr")], ...], AsTuple]
-Time = Annotated[str, _Time("a time such as 2027-01-31T11:30:00Z, in quotes")]
+Time = Annotated[str, _Time("a time with its zone, such as 2027-01-31T11:30:00Z, in quotes")]
 PlacementGroup = Annotated[
     bool | str, TrueOrText("true, or the name of an existing placement group", PLACEMENT_GROUP)
 ]

@@ -229,6 +229,9 @@ def _message(model: type[Model], error: ErrorDetails) -> str:
     if error["type"] == "missing":
         return f"is missing; it must be {must_be}"
     if error["type"] in ("greater_than_equal", "less_than_equal"):
+        # Other maximums are part of the description.
+        if error["type"] == "less_than_equal" and error["ctx"]["le"] == MAXIMUM:
+            must_be += f" and at most {MAXIMUM}"
         return f"{shown(error['input'])} is out of range; it must be {must_be}"
     if error["type"].startswith("model") and isinstance(error["loc"][-1], int) and found:
         entry = model_in(found.annotation)

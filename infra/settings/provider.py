@@ -94,6 +94,9 @@ class ProviderSection(Model):
 
 
 SUPPORTED_KEYS: Final = tuple(str(each.alias) for each in ProviderSection.model_fields.values())
+FULL_KEYS: Final = tuple(f"{PREFIX}{key}" for key in SUPPORTED_KEYS)
+# They are texts also if they look like JSON, such as a profile's name of digits.
+TEXTS: Final = (f"{PREFIX}region", f"{PREFIX}profile")
 
 
 @dataclass(frozen=True, kw_only=True)
