@@ -174,6 +174,8 @@ class Text(Value):
             raise ValueError(mistyped(value, self.must_be))
         if self.pattern is not None and not re.fullmatch(self.pattern, value):
             raise ValueError(f"{shown(value)} is invalid; it must be {self.must_be}")
+        if not value and self.pattern is None:
+            raise ValueError(f"'' is empty; it must be {self.must_be}")
         if self.pattern is None and (value != value.strip() or re.search(CONTROL, value)):
             raise ValueError(
                 f"{shown(value)} is invalid; it must be {self.must_be}, in one line and without spaces at its ends"
@@ -182,7 +184,7 @@ class Text(Value):
 
     def schema(self) -> dict[str, Any]:
         if self.pattern is None:
-            return {"type": "string"}
+            return {"type": "string", "minLength": 1}
         # JSON schema has no names for groups and no \\Z.
         pattern = re.sub(r"\?P<\w+>", "", self.pattern).replace(r"\Z", "$")
         return {"type": "string", "pattern": f"^(?:{pattern})$"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from infra.settings.fields import AsTuple, Choice, MapKey, Scalar, Text, shown
@@ -113,20 +114,36 @@ DebianMirror = Annotated[
 ]
 
 
+@dataclass(frozen=True)
 class _Quantity(Text):
-    """A quantity of Kubernetes above 0."""
+    """A quantity of Kubernetes with a minimum, which refuses a forgotten or wrong suffix."""
+
+    minimum: str = "1"
+    unit: str = ""
 
     def check(self, value: Any) -> Any:
         checked = super().check(value)
-        if not quantity.parse(checked):
-            raise ValueError(f"{shown(value)} is invalid; it must be {self.must_be}")
+        if (amount := quantity.parse(checked)) < quantity.parse(self.minimum):
+            raise ValueError(f"{shown(value)} is {float(amount):.10g} {self.unit}; it must be {self.must_be}")
         return checked
 
 
-Quantity = Annotated[
+Cores = Annotated[
     str,
     _Quantity(
-        "a quantity above 0 such as 500m or 8Gi, in quotes", r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?"
+        "at least 100m cores such as 500m or 8, in quotes",
+        r"[0-9]+(\.[0-9]+)?m?",
+        minimum="100m",
+        unit="cores",
+    ),
+]
+Bytes = Annotated[
+    str,
+    _Quantity(
+        "a quantity of at least 1Mi such as 8Gi, in quotes",
+        r"[0-9]+(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?",
+        minimum="1Mi",
+        unit="bytes",
     ),
 ]
 

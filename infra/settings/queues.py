@@ -11,7 +11,7 @@ from typing import Annotated, Final
 from components.documents.pool import GPU, Pool
 from components.documents.torchrun_queue import CHECKPOINTS, DATASETS, WORKSPACE, JobDefaults, Queue, Volume
 from infra.settings.fields import NEXT_JOB, REQUIRED, Choice, Model, Text, WholeNumber, hint, setting
-from infra.settings.formats import OWN_BUCKET, BucketName, DnsLabel, Image, ObjectName, Quantity
+from infra.settings.formats import OWN_BUCKET, BucketName, Bytes, Cores, DnsLabel, Image, ObjectName
 from infra.settings.images import DIGEST
 from infra.settings.pools import PoolEntry, PoolName, find_pool
 from infra.settings.problems import Section
@@ -31,11 +31,11 @@ class NodeResources(Model):
     """NVIDIA GPUs. A job that requests more gets more nodes. A worker with a part of them has the same part of cores
     and memory, and no EFA interfaces. 0 on Neuron nodes, where a worker gets all devices.
     """
-    cpus: Quantity | None = setting(
+    cpus: Cores | None = setting(
         None, NEXT_JOB, example="80", default_text="85 % of the node's, or the GPUs' part of that"
     )
     """Cores; a job with a part of the GPUs has the same part of them."""
-    memory: Quantity | None = setting(
+    memory: Bytes | None = setting(
         None, NEXT_JOB, example="800Gi", default_text="75 % of the node's, or the GPUs' part of that"
     )
     """Memory; a job with a part of the GPUs has the same part of it."""
@@ -48,9 +48,9 @@ class Workspace(Model):
     """The bucket for workspaces, below `torchrun/`: its name, or `models` for the stack's own. Without it, each job
     has a pod that receives the workspace.
     """
-    size: Quantity | None = setting(None, NEXT_JOB, example="50Gi")
+    size: Bytes | None = setting(None, NEXT_JOB, example="50Gi")
     """The size of a volume per job for the workspace. Without it, the node's disk is used."""
-    size_per_gpu: Quantity | None = setting(None, NEXT_JOB, example="10Gi")
+    size_per_gpu: Bytes | None = setting(None, NEXT_JOB, example="10Gi")
     """The same for each GPU of the job."""
     storage_class: ObjectName | None = setting(None, NEXT_JOB, example="gp3")
     """The volume's class."""
@@ -66,10 +66,10 @@ class Datasets(Model):
 class Checkpoints(Model):
     """The volume of checkpoints."""
 
-    size: Quantity | None = setting(None, NEXT_JOB, example="100Gi")
+    size: Bytes | None = setting(None, NEXT_JOB, example="100Gi")
     """The size of a volume per job. For jobs with several nodes, its class must support ReadWriteMany, as FSx does.
     """
-    size_per_gpu: Quantity | None = setting(None, NEXT_JOB, example="50Gi")
+    size_per_gpu: Bytes | None = setting(None, NEXT_JOB, example="50Gi")
     """The same for each GPU of the job."""
     existing_claim: ObjectName | None = setting(None, NEXT_JOB, example="checkpoints")
     """An existing claim in the queue's namespace, which all jobs share."""
@@ -88,7 +88,7 @@ class QueueStorage(Model):
     """Data for all jobs, at `/datasets`."""
     checkpoints: Checkpoints = setting(Checkpoints(), NEXT_JOB)
     """The jobs' checkpoints, at `/checkpoints`."""
-    shm_size_per_gpu: Quantity = setting("2Gi", NEXT_JOB, example="8Gi")
+    shm_size_per_gpu: Bytes = setting("2Gi", NEXT_JOB, example="8Gi")
     """Size of a worker's /dev/shm for each GPU, which is a part of its memory."""
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from components.documents import checkpoints, efa, eks, instance_types, vpc
 from components.documents.pool import CAPACITY_BLOCK
 from components.documents.torchrun_queue import BUCKET_PREFIX, Queue
 from infra.settings import trainer_options
 from infra.settings.cluster import VPC, Cluster
+from infra.settings.fields import hint, shown
 from infra.settings.model import Settings
 from infra.settings.network import Network
 from infra.settings.pools import PoolEntry
 from infra.settings.problems import Problems
 from infra.settings.storage import Storage
-from infra.settings.training import CUDA
+from infra.settings.training import CUDA, DATA_SETS
+
+# The largest uses of addresses in a message.
+MOST_SHOWN: Final = 4
 
 
 def check(
@@ -155,9 +161,19 @@ def _check_linked_workspaces(problems: Problems, settings: Settings) -> None:
 
 
 def _check_arguments(problems: Problems, settings: Settings) -> None:
-    """Check the arguments of this repository's trainer. The options of another image are unknown."""
+    """Check the data and the arguments of this repository's trainer. Those of another image are unknown."""
     given = settings.images.trainer is not None or problems.about("trainyard:images.trainer")
-    if settings.training is None or given or problems.about("trainyard:training.args"):
+    if settings.training is None or given:
+        return
+    data = settings.training.data
+    if data not in DATA_SETS and not data.startswith("/") and not problems.about("trainyard:training.data"):
+        near = hint(data, DATA_SETS)
+        problems.add(
+            "trainyard:training.data",
+            f"{shown(data)} is unknown to the trainer{near}; it must be {' or '.join(DATA_SETS)}, or the absolute path"
+            " of a directory, or images.trainer must be given",
+        )
+    if problems.about("trainyard:training.args"):
         return
     for index, problem in trainer_options.wrong(settings.training.args):
         problems.add(f"trainyard:training.args[{index}]", problem)
@@ -234,9 +250,12 @@ def _check_addresses(problems: Problems, settings: Settings) -> None:
     for zone, takers in needed_addresses(settings).items():
         free, taken = eks.usable_addresses(blocks[zone]), sum(takers.values())
         if taken > free:
-            most = ", ".join(f"{name}: {count}" for name, count in takers.items())
+            largest = sorted(takers.items(), key=lambda each: each[1], reverse=True)[:MOST_SHOWN]
+            uses = [f"{name}: {count}" for name, count in largest]
+            if rest := taken - sum(count for _, count in largest):
+                uses.append(f"{len(takers) - len(largest)} others: {rest}")
             problems.add(
                 "trainyard:network.cidr",
-                f"{network.cidr} gives {zone} {free} addresses, and {taken} may be taken ({most});"
+                f"{network.cidr} gives {zone} {free} addresses, and {taken} may be taken ({', '.join(uses)});"
                 " it must be a larger range, or the pools must have fewer nodes",
             )

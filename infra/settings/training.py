@@ -17,7 +17,7 @@ from components.documents import checkpoints as checkpoint_places
 from components.documents.launch import Candidate, WorkerSize
 from components.documents.pool import GPU, NEURON, Pool
 from infra.settings.fields import NEXT_RUN, REQUIRED, AsTuple, Choice, Model, Text, WholeNumber, setting
-from infra.settings.formats import Quantity, VariableName, VariableValue
+from infra.settings.formats import Bytes, Cores, VariableName, VariableValue
 from infra.settings.pools import PoolEntry, PoolName, find_pool
 from infra.settings.problems import Section, sections
 from trainyard.k8s import quantity
@@ -33,6 +33,8 @@ from trainyard.k8s.names import (
 PATH: Final = "trainyard:training"
 CUDA: Final = "cuda"
 DEVICES: Final = (CUDA, "cpu")
+# The data sets in the trainer's image (trainer/workloads).
+DATA_SETS: Final = ("digits", "corpus")
 STATIC, ELASTIC = "static", "elastic"
 SHARED_MEMORY: Final = "8Gi"
 OWN: Final = "TRAINYARD_"
@@ -100,18 +102,18 @@ class Fallback(Model):
         ge=1,
     )
     """Worker processes per node in this pool."""
-    cpu: Quantity | None = setting(
+    cpu: Cores | None = setting(
         None, NEXT_RUN, example="80", default_text="the training's for the same type, else 85 % of the node's"
     )
     """Cores that a worker requests in this pool."""
-    memory: Quantity | None = setting(
+    memory: Bytes | None = setting(
         None,
         NEXT_RUN,
         example="800Gi",
         default_text="the training's for the same type, else 75 % of the node's",
     )
     """Memory that a worker requests in this pool."""
-    shared_memory: Quantity | None = setting(None, NEXT_RUN, example="64Gi", default_text="the training's")
+    shared_memory: Bytes | None = setting(None, NEXT_RUN, example="64Gi", default_text="the training's")
     """Size of a worker's /dev/shm in this pool."""
 
 
@@ -139,13 +141,13 @@ class TrainingSection(Model):
         None, NEXT_RUN, example=8, default_text="the node's GPUs, else 1", ge=1
     )
     """Worker processes per node."""
-    cpu: Quantity | None = setting(None, NEXT_RUN, example="80", default_text="85 % of the node's")
+    cpu: Cores | None = setting(None, NEXT_RUN, example="80", default_text="85 % of the node's")
     """Cores that a worker requests on this instance type. A fallback of another type has its own default. Without
     accelerators, the default is the only valid value.
     """
-    memory: Quantity | None = setting(None, NEXT_RUN, example="800Gi", default_text="75 % of the node's")
+    memory: Bytes | None = setting(None, NEXT_RUN, example="800Gi", default_text="75 % of the node's")
     """Memory that a worker requests on this instance type. A fallback of another type has its own default."""
-    shared_memory: Quantity | None = setting(None, NEXT_RUN, example="64Gi", default_text="8Gi")
+    shared_memory: Bytes | None = setting(None, NEXT_RUN, example="64Gi", default_text="8Gi")
     """Size of a worker's /dev/shm, which is a part of its memory."""
     capacity_deadline_seconds: WholeNumber = setting(1200, NEXT_RUN, example=1200, unit="seconds", ge=10)
     """The time to wait for the minimum of nodes in `pool`."""
@@ -202,10 +204,12 @@ class TrainingSection(Model):
         None, NEXT_RUN, example=14400, unit="seconds", ge=60
     )
     """The time limit of the run with all of its restarts, without the wait for nodes."""
-    data: Annotated[str, Text("digits, or the path of IDX files in the trainer's image")] = setting(
+    data: Annotated[str, Text("digits, corpus, or the path of a directory")] = setting(
         "digits", NEXT_RUN, example="digits"
     )
-    """`digits`, or the path of MNIST's IDX files in the trainer's image."""
+    """`digits`, `corpus`, or the absolute path of a directory (docs/workloads.md). It is not checked for a custom image
+    (`images.trainer`).
+    """
     checkpoints: Annotated[str, Choice(checkpoint_places.PLACES)] = setting(
         checkpoint_places.S3, NEXT_RUN, example="s3"
     )
