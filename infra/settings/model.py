@@ -56,8 +56,9 @@ class StackConfig(Model):
     """The sources of charts and manifests: published ones, or local directories."""
     tags: Tags = setting({}, "in place, for new nodes; replaces system nodes", example={"team": "ml"})
     """Tags for all AWS resources, for the instances, disks and network interfaces of nodes, and for the volumes of
-    claims. At most 30, with `aws:defaultTags`. Keys: 1 to 128 letters, digits, spaces and `_.:/+@-`; values: at most
-    256 of these and `=`. Reserved: `Name`, and prefixes of AWS and of the stack, such as `aws:` and `trainyard:`.
+    claims. At most 30, with `aws:defaultTags`. Keys: 1 to 128 letters, digits, spaces and `_.:/+@-`, no space at the
+    ends; values: at most 256 of these and `=`. Reserved: `Name`, and prefixes of AWS and of the stack, such as `aws:`
+    and `trainyard:`.
     """
     debug_pod: bool = setting(False, IN_PLACE, example=True)
     """A pod with network tools: `kubectl exec -it network-debug-0 -n training -- sh`."""

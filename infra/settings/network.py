@@ -191,14 +191,16 @@ def _check_zones(section: Section[Network], region: str) -> tuple[str, ...]:
         return zones
     if len(zones) not in vpc.ZONES:
         section.reject("zones", f"has {counted(len(zones), 'zone')}; it must have 2 to 4")
-    if again := twice(zones):
+    again = twice(zones)
+    if again:
         section.reject("zones", f"names '{again[0]}' twice; each must be another one")
     for index, zone in enumerate(zones):
         if region and not is_zone_of(region, zone):
             section.reject(
                 f"zones[{index}]", f"'{zone}' is not in {region}; it must be a zone such as {region}a"
             )
-    return zones
+    # Of a zone that is there twice, another one may be meant, so that a pool's zone can't be checked.
+    return () if again else zones
 
 
 def _check_services(section: Section[Network], region: str) -> None:

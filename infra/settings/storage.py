@@ -276,11 +276,11 @@ def _check_zone(section: Section[Lustre], zones: tuple[str, ...], pools: list[Po
     zone = section.values.zone if section.has("zone") else default
     if not section.ok("zone"):
         return zone
-    if section.has("existing"):
-        # The zone is only known in the account (`trainyard.preflight` checks it).
+    if section.has("existing") or not section.has("zone"):
+        # The zone of an existing one is only known in the account (`trainyard.preflight` checks it).
         if len(used) > 1:
-            section.reject(
-                "existing",
+            section.problems.add(
+                section.at("existing") if section.has("existing") else section.path,
                 f"is in one zone, but pools are in {', '.join(used)}; pools and file system must be in one zone",
             )
     elif zones and zone not in zones:

@@ -29,7 +29,13 @@ class _Key(MapKey):
 # The EBS CSI driver gets tags as one option, key=value,key=value (github.com/kubernetes-sigs/aws-ebs-csi-driver,
 # docs/options.md, extra-tags), so a key has no "=".
 Tags = dict[
-    Annotated[str, _Key("1 to 128 letters, digits, spaces and _.:/+@-", r"[A-Za-z0-9 _.:/+@-]{1,128}")],
+    Annotated[
+        str,
+        _Key(
+            "1 to 128 letters, digits, spaces and _.:/+@-, without a space at its ends",
+            r"(?! )[A-Za-z0-9 _.:/+@-]{1,128}(?<! )",
+        ),
+    ],
     Annotated[
         str, Scalar("at most 256 letters, digits, spaces and _.:/=+@-", r"[A-Za-z0-9 _.:/=+@-]{0,256}")
     ],
