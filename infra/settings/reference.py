@@ -154,7 +154,17 @@ def schema() -> dict[str, Any]:
         "$defs": definitions,
     }
     _tidy(document)
+    for each in (config, *definitions.values()):
+        _accept_empty_sections(each, definitions)
     return document
+
+
+def _accept_empty_sections(model: dict[str, Any], definitions: dict[str, Any]) -> None:
+    """Let a mapping or a list be without a value, as it is if all of its keys are comments."""
+    for key, part in model.get("properties", {}).items():
+        target = definitions[part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+        if key not in model.get("required", ()) and target.get("type") in ("object", "array"):
+            target["type"] = [target["type"], "null"]
 
 
 def _tidy(part: Any) -> None:

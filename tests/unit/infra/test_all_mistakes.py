@@ -240,3 +240,121 @@ def test_empty_training_with_another_error_means_no_run() -> None:
 def test_file_system_with_empty_zone_is_refused() -> None:
     (line,) = mistakes(with_({"storage": {"lustre": {"capacityGiB": 1200, "zone": ""}}}))
     assert line.startswith("trainyard:storage.lustre.zone: ''")
+
+
+KEY = "key/0123abcd-0123-0123-0123-0123456789ab"
+
+
+@pytest.mark.parametrize(
+    ("region", "key", "value", "part"),
+    [
+        ("us-west-2", "administrators", ["arn:aws-cn:iam::123456789012:role/a"], "of the partition aws-cn"),
+        ("us-gov-west-1", "administrators", [ARN], "it must be of aws-us-gov"),
+        ("us-west-2", "volumeKey", f"arn:aws:kms:eu-west-1:123456789012:{KEY}", "is of eu-west-1"),
+        ("us-west-2", "volumeKey", f"arn:aws-cn:kms:us-west-2:123456789012:{KEY}", "the partition aws-cn"),
+        ("us-west-2", "volumeKey", f"arn:aws:kms:us-west-2:999999999999:{KEY}", "is of another account"),
+    ],
+)
+def test_arn_of_another_place_is_refused(region: str, key: str, value: Any, part: str) -> None:
+    config = with_({"pools": [{**POOL, "zone": f"{region}a"}], "cluster": {key: value}})
+    config["aws:region"] = region
+    (line,) = mistakes(config)
+    assert line.startswith(f"trainyard:cluster.{key}")
+    assert part in line
+
+
+def test_role_with_a_region_in_its_path_is_accepted() -> None:
+    arn = "arn:aws:iam::123456789012:role/eu-west-1/platform"
+    assert settings(with_({"cluster": {"administrators": [arn]}})).cluster.administrators == (arn,)
+
+
+@pytest.mark.parametrize(
+    ("key", "old", "new"),
+    [
+        ("oidcProviderArn", "us-west-2", "eu-west-1"),
+        ("oidcProviderArn", "arn:aws:", "arn:aws-cn:"),
+        ("endpoint", "us-west-2", "eu-west-1"),
+    ],
+)
+def test_existing_cluster_of_another_place_is_refused(key: str, old: str, new: str) -> None:
+    existing = {**GIVEN_CLUSTER, key: GIVEN_CLUSTER[key].replace(old, new)}
+    if key == "oidcProviderArn":
+        existing["oidcIssuer"] = existing[key].partition("oidc-provider/")[2]
+    config = with_({"network": GIVEN_VPC})
+    config["trainyard:cluster"] = {"existing": existing}
+    (line,) = mistakes(config)
+    assert line.startswith(f"trainyard:cluster.existing.{key}: '{existing[key]}' is of ")
+
+
+def test_existing_cluster_behind_another_name_is_accepted() -> None:
+    config = with_({"network": GIVEN_VPC})
+    config["trainyard:cluster"] = {"existing": {**GIVEN_CLUSTER, "endpoint": "https://proxy.example:8443"}}
+    assert settings(config).cluster.existing
+
+
+RUN = {"pool": "small", "minNodes": 1, "maxNodes": 1}
+
+
+@pytest.mark.parametrize(
+    ("section", "path", "value", "part"),
+    [
+        (
+            "training",
+            "memory",
+            "100",
+            "'100' is 100 bytes; it must be a quantity of at least 1Mi such as 8Gi",
+        ),
+        ("training", "memory", "1m", "'1m' is invalid"),
+        ("training", "sharedMemory", "64", "'64' is 64 bytes"),
+        ("training", "cpu", "4Gi", "'4Gi' is invalid; it must be at least 100m cores"),
+        ("queues", "0.nodeResources.memory", "800", "'800' is 800 bytes"),
+        ("queues", "0.nodeResources.cpus", "1m", "'1m' is 0.001 cores"),
+        ("queues", "0.storage.workspace.size", "100", "'100' is 100 bytes"),
+        ("queues", "0.storage.checkpoints.sizePerGPU", "100k", "'100k' is 100000 bytes"),
+        ("training", "activeDeadlineSeconds", 2**31, "of at least 60 and at most 2147483647"),
+        ("training", "data", "", "'' is empty"),
+        ("training", "data", "s3://bucket/mnist", "it must be digits or corpus, or the absolute path"),
+        ("training", "data", "digit", "did you mean digits?"),
+        ("cluster", "systemNodes.instanceType", "p5.48xlarge", "has accelerators"),
+        ("cluster", "systemNodes.instanceType", "trn1.32xlarge", "has accelerators"),
+        ("pools", "0.reservationEnds", "2027-01-31 11:30:00 +0000 UTC", "in quotes"),
+        ("pools", "0.reservationBegins", "2027-01-31 11:30:00 +0000 UTC", "in quotes"),
+    ],
+)
+def test_value_of_no_use_is_refused_with_its_remedy(section: str, path: str, value: Any, part: str) -> None:
+    config = with_(
+        {
+            "pools": [{**POOL, "purchase": "reserved", "capacityReservationIds": ["cr-0123456789abcdef0"]}],
+            "training": {**RUN},
+            "queues": [{"name": "a", "pool": "small"}],
+        }
+    )
+    there: Any = config[f"trainyard:{section}"]
+    *ahead, last = path.split(".")
+    for name in ahead:
+        there = there[int(name)] if name.isdigit() else there.setdefault(name, {})
+    there[last] = value
+    (line,) = mistakes(config)
+    assert line.startswith(
+        f"trainyard:{section}{path.replace('0.', '[0].') if ahead[:1] == ['0'] else '.' + path}: "
+    )
+    assert part in line
+
+
+@pytest.mark.parametrize("data", ["digits", "corpus", "/fsx/mnist/"])
+def test_data_of_the_trainer_is_accepted(data: str) -> None:
+    training = settings(with_({"training": {**RUN, "data": data}})).training
+    assert training
+    assert training.data == data
+
+
+def test_data_of_another_image_is_not_checked() -> None:
+    change = {"training": {**RUN, "data": "s3://bucket/mnist"}, "images": {"trainer": f"a/b{DIGEST}"}}
+    assert settings(with_(change)).training
+
+
+def test_addresses_of_many_pools_are_summed() -> None:
+    pools = [{**POOL, "name": f"p{number}", "maxNodes": 9} for number in range(60)]
+    (line,) = mistakes(with_({"network": {"cidr": "10.64.0.0/20"}, "pools": pools}))
+    assert len(line) < 500
+    assert re.search(r"may be taken \(.+, \d+ others: \d+\)", line)

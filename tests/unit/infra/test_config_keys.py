@@ -107,6 +107,9 @@ def test_refused_provider_key_names_the_alternative(key: str, advice: str) -> No
         ("trainyard:tags", {"": "x"}, "trainyard:tags.: has the key ''"),
         ("trainyard:tags", {"k" * 129: "x"}, "trainyard:tags.kkk"),
         ("trainyard:tags", {"team": "v" * 257}, "trainyard:tags.team: "),
+        ("trainyard:tags", {" ": "x"}, "trainyard:tags. : has the key ' '"),
+        ("trainyard:tags", {" team": "x"}, "trainyard:tags. team: has the key ' team'"),
+        ("aws:defaultTags", {"tags": {"team ": "x"}}, "aws:defaultTags.tags.team : has the key 'team '"),
         ("trainyard:tags", {"te*m": "x"}, "trainyard:tags.te*m: has the key"),
         ("trainyard:tags", {"a=b": "x"}, "trainyard:tags.a=b: has the key"),
         ("trainyard:tags", {"team": "a,b"}, "trainyard:tags.team: "),
@@ -145,6 +148,27 @@ def test_secret_in_stack_file_is_refused_once() -> None:
     assert line.startswith("trainyard:training.env.HF_TOKEN: is a secret, and settings stand in plain text")
     assert "a Kubernetes Secret" in line
     assert "v1:abc" not in line
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("aws:region", "us-west-2"),
+        ("aws:profile", "ml"),
+        ("aws:defaultTags", {"tags": {"team": "hf_SENTINEL"}}),
+    ],
+)
+def test_secret_key_of_the_aws_provider_is_refused_once(key: str, value: Any) -> None:
+    (line,) = errors({**BASE, key: {"secure": "v1:abc"}})
+    assert line.startswith(f"{key}: is a secret, and")
+    (line,) = errors({**BASE, key: value}, secrets=frozenset({key}))
+    assert line.startswith(f"{key}: holds a secret, and")
+    assert "SENTINEL" not in line
+
+
+@pytest.mark.parametrize("profile", ["123456789012", "true", "null", "1.50", "[]"])
+def test_profile_that_looks_like_json_is_a_text(profile: str) -> None:
+    assert read("test", {**BASE, "aws:profile": profile}, NOW).provider.profile == profile
 
 
 def test_secret_section_has_no_other_errors() -> None:

@@ -87,7 +87,7 @@ def test_fallback_deadlines_are_read_from_the_stack_file() -> None:
             "trainyard:training.maxRestarts: -1 is out of range; it must be a whole number of at least 0",
         ),
         ({"shape": "rigid"}, "trainyard:training.shape: 'rigid'"),
-        ({"cpu": "0"}, "trainyard:training.cpu: '0' is invalid; it must be a quantity above 0"),
+        ({"cpu": "0"}, "trainyard:training.cpu: '0' is 0 cores; it must be at least 100m"),
         (
             {"cpu": "48000m"},
             "training.cpu: '48000m' leaves nothing of the 48 cores of g5.12xlarge to the system",
@@ -96,7 +96,7 @@ def test_fallback_deadlines_are_read_from_the_stack_file() -> None:
             {"memory": "192Gi"},
             "training.memory: '192Gi' leaves nothing of the 192 GiB of g5.12xlarge to the system",
         ),
-        ({"sharedMemory": "0Gi"}, "trainyard:training.sharedMemory: '0Gi' is invalid"),
+        ({"sharedMemory": "0Gi"}, "trainyard:training.sharedMemory: '0Gi' is 0 bytes"),
         (
             # Three quarters of the node's 192 GiB.
             {"sharedMemory": "145Gi"},
@@ -221,7 +221,11 @@ def test_processes_on_cpu_are_equal_on_every_type() -> None:
             ".sharedMemory: '64Gi', as the training has it, is more than the worker's memory, of which it is a part; it"
             " must be at most '32Gi'",
         ),
-        ({"pool": "large", "memory": "0"}, {}, ".memory: '0' is invalid; it must be a quantity above 0"),
+        (
+            {"pool": "large", "memory": "0"},
+            {},
+            ".memory: '0' is 0 bytes; it must be a quantity of at least 1Mi",
+        ),
         (
             {"pool": "cores", "cpu": "1500m"},
             {"device": "cpu"},

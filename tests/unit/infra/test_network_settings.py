@@ -348,6 +348,11 @@ def test_changed_region_suggests_no_zone_of_the_old_one() -> None:
     )
 
 
+def test_zone_that_is_listed_twice_is_reported_once() -> None:
+    (line,) = mistakes(with_({"network": {"zones": ["us-west-2a", "us-west-2a"]}}))
+    assert line.startswith("trainyard:network.zones: names 'us-west-2a' twice")
+
+
 def test_pool_is_offered_the_valid_zones_of_the_network() -> None:
     config = with_({"network": {"zones": ["us-west-2a", "us-east-1b"]}})
     assert mistakes(config)[1] == (

@@ -156,7 +156,7 @@ def test_queue_on_nodes_without_gpus_has_no_gpus() -> None:
         ),
         (
             {"storage": {"shmSizePerGPU": "0"}},
-            ["storage.shmSizePerGPU: '0' is invalid; it must be a quantity above 0"],
+            ["storage.shmSizePerGPU: '0' is 0 bytes; it must be a quantity of at least 1Mi"],
         ),
         (
             {"storage": {"checkpoints": {"size": "1Gi", "sizePerGPU": "1Gi"}}},

@@ -15,7 +15,7 @@ from infra.settings import KEYS, read
 from infra.settings.problems import model_in
 from infra.settings.reference import PAGE, SCHEMA, is_list, keys, render, render_schema, schema
 from tests.shipped import shipped
-from tests.unit.infra.changing import NOW, POOL, ROOT, with_
+from tests.unit.infra.changing import NOW, POOL, ROOT, settings, with_
 from tests.unit.infra.examples import BOTH
 from trainyard.stack_files import find
 
@@ -73,6 +73,25 @@ def test_the_schema_accepts_every_key(config: dict[str, Any]) -> None:
 def test_the_schema_refuses_a_misspelt_key_and_an_invalid_value(change: dict[str, Any], place: str) -> None:
     (found,) = schema_errors({"config": with_(change)})
     assert found == (f"$.config['trainyard:{place}" if place else "$.config")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {
+            key: None
+            for key in KEYS
+            if key not in ("cluster", "pools", "debugPod", "nodeCheck", "mpi", "protectData")
+        },
+        {"storage": {"lustre": None}, "cluster": {"systemNodes": None}, "network": {"zones": None}},
+    ],
+)
+def test_section_without_a_value_is_absent(change: dict[str, Any]) -> None:
+    assert schema_errors({"config": with_(change)}) == []
+    assert settings(with_(change)) == settings(with_({}))
+    # The engine passes this for such a section.
+    passed = {key: "" if value is None else value for key, value in with_(change).items()}
+    assert settings(passed) == settings(with_({}))
 
 
 @pytest.mark.parametrize("config", BOTH, ids=["makes", "is given"])

@@ -231,9 +231,10 @@ def test_pools_in_two_zones_cannot_share_existing_file_system() -> None:
 def test_pools_in_two_zones_cannot_share_a_file_system() -> None:
     config = with_lustre()
     config["trainyard:pools"] = [POOL, {**POOL, "name": "other", "zone": "us-west-2a"}]
-    assert any(
-        "lustre.zone: is 'us-west-2a', but pools are in us-west-2b" in line for line in mistakes(config)
-    )
+    assert mistakes(config) == [
+        "trainyard:storage.lustre: is in one zone, but pools are in us-west-2a, us-west-2b; pools and file system must"
+        " be in one zone"
+    ]
 
 
 def test_service_account_has_read_access_by_default() -> None:
