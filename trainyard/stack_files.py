@@ -7,6 +7,9 @@ the preflight and the command line all find it here. Entry points: `find()` and 
 from __future__ import annotations
 
 import difflib
+import math
+import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +21,25 @@ EXAMPLES: Final = Path("examples", "stacks")
 # (pulumi.com/docs/iac/concepts/projects/stack-settings-file).
 SALT: Final = "encryptionsalt"
 SECRETS_KEYS: Final = (SALT, "secretsprovider", "encryptedkey")
+
+# What go-yaml v3 reads as something other than a text.
+_TAGS: Final = "tag:yaml.org,2002:"
+_CONSTANTS: Final[dict[str, bool | None]] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_INTEGER: Final = re.compile(r"[-+]?(0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|[1-9][0-9]*|0)")
+_OCTAL: Final = re.compile(r"^([-+]?0)([0-7]+)$")
+_FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_NOT_FINITE: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_TIMESTAMP: Final = re.compile(
+    r"\d{4}-\d\d?-\d\d?"
+    r"(([Tt]| +)\d\d?:\d\d?:\d\d?([.,]\d+)?( *(Z|[-+]\d\d?(:?\d\d)?))?)?",
+    re.ASCII,
+)
+# Go writes larger numbers with an exponent in JSON.
+_EXPONENT_FROM: Final = 1e21
 
 
 class StackFileError(Exception):
@@ -88,7 +110,7 @@ def read(path: Path, root: Path = ROOT) -> dict[str, Any]:
         raise StackFileError(f"{name} is not in UTF-8: {error}; it must be saved as UTF-8") from None
     except OSError as error:
         raise StackFileError(f"{name} can't be read: {error.strerror}; it must be a file") from None
-    # An invalid date is a ValueError.
+    # A number with too many digits is a ValueError.
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise StackFileError(_not_yaml(name, error)) from None
     if not isinstance(document, dict) or not isinstance(document.get("config"), dict):
@@ -117,21 +139,90 @@ def _not_yaml(name: str, error: Exception) -> str:
         return f"{name} is not valid YAML: {str(error).splitlines()[0]}"
     start = error.context_mark
     since = f", {error.context} that begins in line {start.line + 1}" if error.context and start else ""
-    return f"{name}:{error.problem_mark.line + 1}: is not valid YAML: {error.problem}{since}"
+    what = "" if isinstance(error, _UnusableValueError) else "is not valid YAML: "
+    return f"{name}:{error.problem_mark.line + 1}: {what}{error.problem}{since}"
+
+
+class _UnusableValueError(yaml.constructor.ConstructorError):
+    """A valid scalar of YAML that the engine can't pass to the program as it stands in the file."""
+
+    def __init__(self, node: yaml.ScalarNode, problem: str) -> None:
+        super().__init__(None, None, f"'{node.value}' {problem}", node.start_mark)
+
+
+def _number(text: str) -> int | float | None:
+    """Return the number that an unquoted scalar is to the engine; None for a text.
+
+    The engine passes numbers as JSON, where 1.0 is 1 and an integer of more than 64 bits is rounded.
+    """
+    plain = "" if text.startswith("_") else text.replace("_", "")
+    if _INTEGER.fullmatch(plain) and -(2**63) <= (value := int(_OCTAL.sub(r"\1o\2", plain), 0)) < 2**64:
+        if value < 2**63:
+            return value
+        number = float(value)
+    elif _FLOAT.fullmatch(plain):
+        number = float(plain)
+    else:
+        return None
+    if math.isinf(number):
+        return None
+    is_whole = number.is_integer() and abs(number) < _EXPONENT_FROM
+    return int(Decimal(repr(number))) if is_whole else number
+
+
+def _resolve(text: str) -> tuple[str, Any]:
+    """Return tag and value of an unquoted scalar, by the rules of the engine's parser.
+
+    It is go-yaml v3 (https://github.com/go-yaml/yaml/blob/v3/resolve.go), which reads `yes` and `on` as texts.
+    """
+    if text in _CONSTANTS:
+        value = _CONSTANTS[text]
+        return ("null" if value is None else "bool"), value
+    if text == "<<":
+        return "merge", text
+    if _NOT_FINITE.fullmatch(text):
+        return "float", math.nan
+    if _TIMESTAMP.fullmatch(text):
+        return "timestamp", text
+    number = _number(text)
+    if number is None:
+        return "str", text
+    return ("int" if isinstance(number, int) else "float"), number
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML that refuses a duplicate key, of which the last one would silently win; the engine refuses it, too."""
+    """YAML as the engine reads it, for which PyYAML has the rules of YAML 1.1.
+
+    It also refuses a duplicate key, of which the last one would silently win; the engine refuses it, too.
+    """
+
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
+        if kind is yaml.ScalarNode and implicit[0]:
+            return _TAGS + _resolve(value)[0]
+        return str(super().resolve(kind, value, implicit))
+
+    def construct_engine_scalar(self, node: yaml.ScalarNode) -> Any:
+        tag, value = _resolve(node.value)
+        wanted = node.tag.removeprefix(_TAGS)
+        if "timestamp" in (tag, wanted):
+            raise _UnusableValueError(node, "is a date, which Pulumi rewrites; it must be in quotes")
+        if tag != wanted and (tag, wanted) != ("int", "float"):
+            raise _UnusableValueError(node, f"has the tag !!{wanted}; it must be a value of this type")
+        if tag == "float" and math.isnan(value):
+            raise _UnusableValueError(node, "is no number of JSON; it must be finite, or a text in quotes")
+        return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[tuple[str, str]] = set()
+        seen: set[str] = set()
         for key, _ in node.value:
-            # `<<` merges another mapping and may occur several times.
-            if isinstance(key, yaml.ScalarNode) and not key.tag.endswith(":merge"):
-                name = (key.tag, key.value)
-                if name in seen:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
                     raise yaml.constructor.ConstructorError(
                         None, None, f"the key '{key.value}' stands twice in one mapping", key.start_mark
                     )
-                seen.add(name)
+                seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
+
+
+for _tag in ("null", "bool", "int", "float", "timestamp"):
+    _Loader.add_constructor(_TAGS + _tag, _Loader.construct_engine_scalar)

@@ -61,7 +61,6 @@ def _usual_recursion_limit() -> Iterator[None]:
             "Pulumi.dev.yaml is not valid YAML: unacceptable character #x0007: special characters",
         ),
         ("# Größe\nconfig: {}\n".encode("latin-1"), "is not in UTF-8: "),
-        (b"config: {a: 2027-13-45}\n", "is not valid YAML: month must be in 1..12"),
         (b"config: " + b"[" * 500 + b"]" * 500, "is not valid YAML: maximum recursion"),
         (b"config: 3\n", "needs a mapping named 'config'"),
         (
@@ -83,8 +82,8 @@ def test_merged_mapping_is_not_a_duplicate_key(tmp_path: Path) -> None:
         "one: &one {name: small, zone: us-west-2b}\n"
         "two: &two {instanceType: g5.12xlarge}\n"
         f"config: {yaml.safe_dump(BASE, default_flow_style=True, width=9999).strip()}\n"
-    ).replace("[{instanceType: g5.12xlarge", "[{<<: *one, <<: *two")
-    assert "<<: *two" in text
+    ).replace("[{instanceType: g5.12xlarge", "[{<<: [*one, *two]")
+    assert "*two" in text
     assert load("dev", written(tmp_path, text.encode())).pools[0].zone == "us-west-2b"
 
 
