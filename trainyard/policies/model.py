@@ -47,8 +47,10 @@ def at(value: Any, *path: str, default: Any = None) -> Any:
     """Return the value at a path of keys, or `default` if a key on the way is missing.
 
     Raises:
-        Undecided: a value on the way is unknown.
+        Undecided: the value, or one on the way, is unknown.
     """
+    if value is UNKNOWN:
+        raise Undecided(".".join(path))
     for position, key in enumerate(path, 1):
         if not isinstance(value, Mapping) or value.get(key) is None:
             return default
@@ -59,7 +61,7 @@ def at(value: Any, *path: str, default: Any = None) -> Any:
 
 
 def rows(value: Any) -> list[Any]:
-    """Return a list of blocks. Some types have one block or none in place of a list."""
+    """Return a list of blocks. Some types have one block or none in place of a list. A block may be unknown."""
     if value is None:
         return []
     return list(value) if isinstance(value, list) else [value]

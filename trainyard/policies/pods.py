@@ -143,9 +143,10 @@ def volumes_off_the_host(resource: Resource, _stack: Stack) -> Iterator[str]:
         return
     for path, pod in pods(resource):
         for volume in rows(at(pod, "volumes")):
+            name = at(volume, "name")
             kinds = [each for each in volume if each != "name" and volume[each] is not None]
             for kind in sorted(set(kinds) - VOLUMES):
-                yield f"{path}.volumes[{at(volume, 'name')}] is {kind}; it must be one of {', '.join(sorted(VOLUMES))}"
+                yield f"{path}.volumes[{name}] is {kind}; it must be one of {', '.join(sorted(VOLUMES))}"
 
 
 @rule("pod-no-credentials", *TEMPLATES, why="CKV_K8S_35 refuses Secrets, not plain text")
@@ -153,6 +154,7 @@ def pod_no_credentials(resource: Resource, _stack: Stack) -> Iterator[str]:
     """No variable of a container has a credential in plain text."""
     for path, container, _ in containers(resource):
         for entry in rows(at(container, "env")):
+            # An unknown value is set, and it is no access key that the program has in plain text.
             name, value = str(at(entry, "name", default="")), entry.get("value")
             if (value and is_credential_name(name)) or (isinstance(value, str) and ACCESS_KEY.search(value)):
                 yield f"{path}.env[{name}] is a credential in plain text; it must be a file or an IAM role"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from components.documents.tags import is_reserved, stack_tags
 from trainyard.policies.cluster import ADDON, TEMPLATE
-from trainyard.policies.model import Resource, Stack, at, rows, rule
+from trainyard.policies.model import Resource, Stack, at, resolved, rows, rule
 from trainyard.policies.network import NODE_CLASS
 
 # All types of a stack with the argument `tags`; a test reads the SDK.
@@ -67,7 +67,8 @@ def _tags_of(resource: Resource) -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield "tags", resource.resolved("tags", default={})
     if resource.type == TEMPLATE:
         specified = {
-            row["resourceType"]: row.get("tags", {}) for row in rows(resource.at("tagSpecifications"))
+            at(row, "resourceType"): resolved(at(row, "tags", default={}), "tagSpecifications.tags")
+            for row in rows(resource.at("tagSpecifications"))
         }
         for part in INSTANCE_PARTS:
             yield f"tagSpecifications of {part}", specified.get(part, {})

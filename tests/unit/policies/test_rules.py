@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import importlib
 import inspect
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +25,7 @@ from tests.unit.policies import (
 )
 from tests.unit.policies.building import Case, Cases, made, stack_of
 from trainyard.policies import network, rules, tags
+from trainyard.policies.cluster import TEMPLATE
 from trainyard.policies.evaluate import evaluate
 from trainyard.policies.iam_documents import ROLE
 from trainyard.policies.model import UNKNOWN, Stack
@@ -105,6 +110,47 @@ def test_rule_accepts_its_accepting_fixtures(id_: str) -> None:
     found = [violations(id_, case) for case in CASES[id_].accepts]
     assert found
     assert found == [[] for _ in found]
+
+
+# Rules to which an unknown value is a value that is set, whatever it is.
+SETS_A_VALUE = {"no-inline-parts": r"routes|inlinePolicies", "pod-no-credentials": r".*\.env\.\d+\.value"}
+
+
+def with_an_unknown(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the path of each part of a value, and the value with that part unknown."""
+    if not isinstance(value, dict | list):
+        return
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+        for where, new in [("", UNKNOWN), *with_an_unknown(part)]:
+            changed = copy.copy(value)
+            changed[key] = new
+            yield f"{key}.{where}" if where else str(key), changed
+
+
+@EACH
+def test_unknown_value_is_undecided_or_not_needed(id_: str) -> None:
+    for case in (*CASES[id_].rejects, *CASES[id_].accepts):
+        _, resources = stack_of(case)
+        known = {each.message for each in evaluate(Stack(resources), rules=[RULES[id_]]).violations}
+        for index, resource in enumerate(resources):
+            for path, properties in with_an_unknown(resource.properties):
+                if re.fullmatch(SETS_A_VALUE.get(id_, ""), path):
+                    continue
+                changed = dataclasses.replace(resource, properties=properties)
+                stack = Stack([*resources[:index], changed, *resources[index + 1 :]])
+                found = evaluate(stack, rules=[RULES[id_]])
+                where = f"{resource.type} {path}"
+                assert {each.message for each in found.violations} <= known, where
+                assert found.violations or found.undecided or not known, where
+
+
+def test_violation_beside_an_unknown_block_counts() -> None:
+    mappings = [{"ebs": {"encrypted": "false"}}, UNKNOWN]
+    found = evaluate(
+        Stack([made(TEMPLATE, blockDeviceMappings=mappings)]), rules=[RULES["node-disks-encrypted"]]
+    )
+    assert [each.message[:22] for each in found.violations] == ["blockDeviceMappings[0]"]
+    assert [each.path for each in found.undecided] == ["ebs.encrypted"]
 
 
 def test_every_rule_of_an_area_is_registered_once() -> None:
