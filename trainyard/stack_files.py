@@ -199,7 +199,7 @@ class _Loader(yaml.SafeLoader):
     def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
         if kind is yaml.ScalarNode and implicit[0]:
             return _TAGS + _resolve(value)[0]
-        return str(super().resolve(kind, value, implicit))
+        return str(super().resolve(kind, value, implicit))  # type: ignore[no-untyped-call]
 
     def construct_engine_scalar(self, node: yaml.ScalarNode) -> Any:
         tag, value = _resolve(node.value)
