@@ -101,6 +101,8 @@ class Network(AnyNetwork):
     """
 
     def __init__(self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        if isinstance(args.zones, str):
+            raise ValueError(f"zones: '{args.zones}' is a text. It must be a tuple of two to four zones.")
         super().__init__("trainyard:network:Network", name, None, opts)
         self._name = name
         self._args = args

@@ -56,7 +56,7 @@ Arguments of the type `Input` accept outputs of other resources.
 Components read no settings, and do not check values as stack files are checked ([settings.md](settings.md)). Pulumi
 deletes resources in the reverse order of their creation: see the arguments `after` and `under`, and [Drain](#drain).
 Names such as `documents.iam` are modules of `trainyard.components`. `documents.instance_types.make_pool` creates a pool
-from the facts of its instance type.
+from the facts of its instance type, and checks `purchase` and `max_nodes`.
 """
 
 

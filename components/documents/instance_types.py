@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from . import efa as efa_layouts
-from .pool import CPU, GPU, NEURON, ON_DEMAND, Pool
+from .pool import CPU, GPU, NEURON, ON_DEMAND, PURCHASES, Pool
 
 # Defaults of pools.
 ROOT_VOLUME_GIB: Final = 200
@@ -212,7 +212,14 @@ def make_pool(
         idle_seconds: After this time an empty node is terminated.
         efa_policy: The layout of EFA interfaces (`documents/efa.py`); by default `ip` if the type has EFA, else `none`.
         warm_nodes: The number of nodes that stay without a job.
+
+    Raises:
+        ValueError: `purchase` is unknown, or `max_nodes` is no whole number of at least 1.
     """
+    if purchase not in PURCHASES:
+        raise ValueError(f"purchase: {purchase!r} is unknown. It must be one of {', '.join(PURCHASES)}.")
+    if type(max_nodes) is not int or max_nodes < 1:
+        raise ValueError(f"max_nodes: {max_nodes!r} is invalid. It must be a whole number of at least 1.")
     policy = efa_policy or (efa_layouts.IP if facts.efa else efa_layouts.NONE)
     return Pool(
         name=name,

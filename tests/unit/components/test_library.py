@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import runpy
 import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pulumi
 import pytest
 
+from components.documents.account import Account
 from components.documents.instance_types import find, make_pool
 from components.documents.tags import stack_tags
+from components.network import Network, NetworkArgs
 from infra import components_reference
 from tests.unit.components.recording import Recorded, deploy
 from tests.unit.policies.building import made
@@ -125,6 +129,33 @@ def test_pool_of_a_type_with_efa_has_its_interfaces() -> None:
     assert (pool.efa, pool.efa_policy, pool.accelerators, pool.idle_seconds) == (32, "ip", 8, 600)
     plain = make_pool(find("g5.12xlarge"), name="a", zone="us-west-2b", max_nodes=1, efa_policy="none")
     assert plain.efa == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"purchase": "Spot"}, "purchase: 'Spot' is unknown. It must be one of on-demand, spot, reserved."),
+        ({"purchase": None}, "purchase: None is unknown. It must be one of on-demand, spot, reserved."),
+        *(
+            (
+                {"max_nodes": value},
+                f"max_nodes: {value!r} is invalid. It must be a whole number of at least 1.",
+            )
+            for value in ("4", 0, -1, 1.5, True, None)
+        ),
+    ],
+)
+def test_pool_with_an_invalid_value_is_one_line(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        make_pool(find("g5.2xlarge"), **{"name": "gpu", "zone": "us-west-2b", "max_nodes": 4, **change})
+
+
+def test_network_with_a_text_for_zones_is_one_line() -> None:
+    zones: Any = "us-west-2a"
+    account = Account(id="123456789012", region="us-west-2")
+    args = NetworkArgs(account=account, cluster="c", cidr="10.64.0.0/16", zones=zones, tags={})
+    with pytest.raises(ValueError, match=r"^zones: 'us-west-2a' is a text\. It must be a tuple"):
+        Network("n", args)
 
 
 def test_page_of_the_components_is_current() -> None:
