@@ -127,8 +127,21 @@ def _paths(team: Team) -> dict[str, str]:
 
 
 def _changes(server: ApiServer, path: str, since: str) -> list[Change]:
+    """Return all events since this version. A busy API server may not send them all within one short watch."""
+    before: list[Change] | None = None
+    for seconds in (1, 2, 4, 8, 16, 32):
+        found = _watch(server, path, since, seconds)
+        if found == before:
+            return found
+        before = found
+    raise AssertionError(f"{path}: its events still change")
+
+
+def _watch(server: ApiServer, path: str, since: str, seconds: int) -> list[Change]:
+    """Return the events that the API server sends within these seconds."""
     and_ = "&" if "?" in path else "?"
-    raw = server.kubectl("get", "--raw", f"{path}{and_}watch=1&resourceVersion={since}&timeoutSeconds=1")
+    query = f"watch=1&resourceVersion={since}&timeoutSeconds={seconds}"
+    raw = server.kubectl("get", "--raw", f"{path}{and_}{query}")
     assert raw.returncode == 0, raw.stderr
     read = [json.loads(line) for line in raw.stdout.splitlines()]
     if any(each["type"] == "ERROR" and each["object"].get("code") == _GONE for each in read):
