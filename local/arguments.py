@@ -64,6 +64,12 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _directory(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("'' must be a directory")
+    return Path(text)
+
+
 STATUS: Final = Command(
     name="status",
     summary="show what the local cloud runs",
@@ -78,7 +84,9 @@ LOGS: Final = Command(
         Argument("process", nargs="?", metavar="PROCESS", help="one process, such as aws (default: all)"),
     ),
 )
-HOME: Final = Argument("--home", type=Path, help="state directory (default: $TRAINYARD_HOME, else .local)")
+HOME: Final = Argument(
+    "--home", type=_directory, help="state directory (default: $TRAINYARD_HOME, else .local)"
+)
 # Their words are those of another program.
 EXEC, KUBECTL = "exec", "kubectl"
 COMMANDS: Final = (

@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from local.home import Home, user_program
+from local.home import Home, read_cloud, user_program
 
 # All variables from which AWS SDKs read credentials:
 # https://docs.aws.amazon.com/sdkref/latest/guide/settings-reference.html
@@ -145,8 +144,7 @@ def _own(environment: Mapping[str, str], home: Home | None) -> dict[str, str]:
     """Return the variables of the local cloud that `environment` names or the home has, {} if there is none."""
     named = environment.get("TRAINYARD_LOCAL_CLOUD")
     file = Path(named) if named else (home or Home(environment=environment)).cloud_file
-    try:
-        record = json.loads(file.read_text())
-    except FileNotFoundError:
-        return {}
-    return _environment(file, record)
+    record = None if file.is_dir() else read_cloud(file)
+    if record is None and named and file.exists():
+        raise ForeignCloudError(f"TRAINYARD_LOCAL_CLOUD: {named!r} must be run/cloud.json of a local cloud")
+    return {} if record is None else _environment(file, record)

@@ -20,6 +20,8 @@ STARTED, BY_MAKE = "TRAINYARD_STARTED", "MAKELEVEL"
 
 # sockaddr_un.sun_path holds 108 bytes with the final zero (unix(7)).
 SOCKET_PATH_BYTES = 107
+# Without these, a record in `run/cloud.json` is damaged.
+CLOUD_KEYS = ("region", "awsEndpoint", "accessKeyId", "secretAccessKey")
 
 
 def user_program() -> str:
@@ -35,7 +37,7 @@ class Home:
 
     def __init__(self, root: Path | str | None = None, environment: Mapping[str, str] = os.environ) -> None:
         chosen = root or environment.get("TRAINYARD_HOME") or OWN
-        self.root = root = Path(chosen).expanduser().absolute()
+        self.root = root = expand("TRAINYARD_HOME", chosen)
         # Marks a directory of a local cloud (see `claim`), which `reset` may delete.
         self.marker = root / ".trainyard"
         # Files that exist only while the cloud runs. Only the owner can read them.
@@ -130,15 +132,36 @@ class Home:
         return {**defaults, **json.loads(self.settings_file.read_text())}
 
     def cloud(self) -> dict[str, Any] | None:
-        """Return the record in `run/cloud.json`, or None if the file is missing.
+        """Return the record in `run/cloud.json`, or None if the file is missing or damaged.
 
         It may be stale: see `local.cluster.record`.
         """
-        try:
-            record: dict[str, Any] = json.loads(self.cloud_file.read_text())
-        except FileNotFoundError:
-            return None
-        return record
+        return read_cloud(self.cloud_file)
+
+
+def read_cloud(file: Path) -> dict[str, Any] | None:
+    """Return the record of a running cloud, or None if the file is missing or damaged.
+
+    Writes are atomic, so a damaged file comes from a file system repair or a manual change.
+    """
+    try:
+        record = json.loads(file.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    is_whole = isinstance(record, dict) and all(isinstance(record.get(key), str) for key in CLOUD_KEYS)
+    return record if is_whole else None
+
+
+def expand(variable: str, value: Path | str) -> Path:
+    """Return the absolute path of a variable, with the home directory for `~`.
+
+    Raises:
+        OSError: There is no such user.
+    """
+    try:
+        return Path(value).expanduser().absolute()
+    except RuntimeError:
+        raise OSError(errno.ENOENT, f"{variable} must be a path; there is no such user", str(value)) from None
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:

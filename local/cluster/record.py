@@ -75,7 +75,7 @@ def recorded(home: Home) -> Process | None:
             return from_record(json.loads(file.read_text()))
         except FileNotFoundError:
             continue
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError):
             # Writes are atomic, so an incomplete file comes from a file system repair or a manual change.
             continue
     return None

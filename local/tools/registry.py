@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from local.home import Home
+from local.home import Home, expand
 from local.tools.build import RECORD, Built, build, is_built, locked
 from local.tools.download import DownloadBroken, address_of, download, reachable
 from local.tools.errors import ToolError
@@ -32,7 +32,7 @@ def cache_directory() -> Path:
     """
     chosen = os.environ.get("TRAINYARD_CACHE")
     if chosen:
-        return Path(chosen).expanduser().absolute()
+        return expand("TRAINYARD_CACHE", chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "trainyard"
 
 

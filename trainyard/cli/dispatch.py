@@ -12,7 +12,7 @@ from typing import NoReturn
 from local.arguments import LOGS, STATUS
 from local.cluster.lifecycle import CloudError
 from local.guard import ForeignCloudError, NotRunningError
-from local.home import CHECKOUT, Home
+from local.home import CHECKOUT, Home, expand
 from local.tools import ToolError
 from trainyard.cli import commands
 from trainyard.cli.engine_run import Interrupted
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         for name in PATHS:
             if value := os.environ.get(name):
-                os.environ[name] = str(Path(value).expanduser().absolute())
+                os.environ[name] = str(expand(name, value))
         if arguments.command in LOCAL_COMMANDS:
             _become("local", *sys.argv[1:])
         check_name(arguments.stack)

@@ -113,6 +113,21 @@ def test_without_a_running_cloud_every_credential_is_foreign(tmp_path: Path) -> 
         refuse_foreign({"AWS_ACCESS_KEY_ID": "AKIAOWN"}, Home(tmp_path))
 
 
+@pytest.mark.parametrize("text", [b"{", b"", b"[]", b"null", b"{}", b'{"region": 1}', b"\xff"])
+def test_damaged_record_counts_as_none(home: Home, text: bytes) -> None:
+    home.cloud_file.write_bytes(text)
+    refuse_foreign({}, home)
+    with pytest.raises(NotRunningError):
+        cloud_environment(home)
+
+
+@pytest.mark.parametrize("name", ["cloud.json", ""], ids=["damaged", "directory"])
+def test_variable_must_name_a_record(home: Home, name: str) -> None:
+    home.cloud_file.write_text("[]")
+    with pytest.raises(ForeignCloudError, match=r"^TRAINYARD_LOCAL_CLOUD: '.*' must be run/cloud\.json of"):
+        refuse_foreign({"TRAINYARD_LOCAL_CLOUD": str(home.run / name)}, home)
+
+
 def test_credentials_of_another_local_cloud_are_foreign(home: Home, tmp_path: Path) -> None:
     other = Home(tmp_path / "other")
     other.make()

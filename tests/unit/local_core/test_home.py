@@ -21,6 +21,11 @@ def test_the_home_is_the_given_directory_then_the_variable_then_the_checkouts(tm
     assert Home(environment={}).root == CHECKOUT / ".local"
 
 
+def test_home_of_an_unknown_user_is_refused() -> None:
+    with pytest.raises(OSError, match="TRAINYARD_HOME must be a path; there is no such user"):
+        Home(environment={"TRAINYARD_HOME": "~nobody2/x"})
+
+
 @pytest.mark.parametrize("length", [1, 50, 100, 150])
 def test_the_control_socket_always_fits_into_a_socket_address(tmp_path: Path, length: int) -> None:
     socket = Home(tmp_path / ("x" * length)).control_socket
