@@ -102,7 +102,7 @@ def cloud_environment(home: Home) -> dict[str, str]:
     Raises:
         NotRunningError: There is no record of a running cloud.
     """
-    record = home.cloud()
+    record = _read(home.cloud_file)
     if record is None:
         raise NotRunningError(
             f"no local cloud is running ({home.cloud_file} is missing); `{user_program()} up` starts it"
@@ -140,11 +140,18 @@ def _environment(file: Path, record: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def _read(file: Path) -> dict[str, Any] | None:
+    """Return the record of a running cloud; None if the file is missing or damaged."""
+    record = read_cloud(file) or {}
+    keys = ("region", "awsEndpoint", "accessKeyId", "secretAccessKey")
+    return record if all(isinstance(record.get(key), str) for key in keys) else None
+
+
 def _own(environment: Mapping[str, str], home: Home | None) -> dict[str, str]:
     """Return the variables of the local cloud that `environment` names or the home has, {} if there is none."""
     named = environment.get("TRAINYARD_LOCAL_CLOUD")
     file = Path(named) if named else (home or Home(environment=environment)).cloud_file
-    record = None if file.is_dir() else read_cloud(file)
+    record = None if file.is_dir() else _read(file)
     if record is None and named and file.exists():
         raise ForeignCloudError(f"TRAINYARD_LOCAL_CLOUD: {named!r} must be run/cloud.json of a local cloud")
     return {} if record is None else _environment(file, record)

@@ -20,8 +20,6 @@ STARTED, BY_MAKE = "TRAINYARD_STARTED", "MAKELEVEL"
 
 # sockaddr_un.sun_path holds 108 bytes with the final zero (unix(7)).
 SOCKET_PATH_BYTES = 107
-# Without these, a record in `run/cloud.json` is damaged.
-CLOUD_KEYS = ("region", "awsEndpoint", "accessKeyId", "secretAccessKey")
 
 
 def user_program() -> str:
@@ -148,8 +146,7 @@ def read_cloud(file: Path) -> dict[str, Any] | None:
         record = json.loads(file.read_text())
     except (FileNotFoundError, ValueError):
         return None
-    is_whole = isinstance(record, dict) and all(isinstance(record.get(key), str) for key in CLOUD_KEYS)
-    return record if is_whole else None
+    return record if isinstance(record, dict) else None
 
 
 def expand(variable: str, value: Path | str) -> Path:

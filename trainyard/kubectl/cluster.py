@@ -24,6 +24,7 @@ _MERGE_PATCH: Final = "application/merge-patch+json"
 _ROOT: Final = f"/apis/{n.API_VERSION}"
 _OUR_KINDS: Final = (n.JOB_PLURAL, n.QUEUE_PLURAL)
 _EVERYWHERE: Final = "all namespaces"
+_WRITES_OF_JOBS: Final = tuple(f"{verb} {n.JOB_PLURAL}" for verb in ("create", "patch", "delete"))
 _SHOWN: Final = 5
 _ABSENT, _CONFLICT = 404, 409
 
@@ -119,7 +120,15 @@ class Cluster:
         body = {"metadata": {"uid": uid}, "spec": spec}
         with self._explained("patch", n.JOB_PLURAL):
             path = f"{self.path(n.JOB_PLURAL)}/{name}"
-            return self.client.request("PATCH", path, None, body, content_type=_MERGE_PATCH)
+            try:
+                return self.client.request("PATCH", path, None, body, content_type=_MERGE_PATCH)
+            except ApiError as error:
+                if error.status == _ABSENT:
+                    raise PluginError(NOT_FOUND, f"job {name}: was deleted meanwhile") from None
+                if error.status == _CONFLICT and "UID" in error.message:
+                    why = f"job {name}: was replaced by another job of this name meanwhile"
+                    raise PluginError(NOT_FOUND, why) from None
+                raise
 
     def delete(self, name: str, uid: str) -> None:
         """Delete exactly this job, if it still exists."""
@@ -241,10 +250,13 @@ def explained(action: str, namespace: str) -> Iterator[None]:
     except ApiError as error:
         message = " ".join(error.message.split()) or str(error)
         where = namespace if namespace == _EVERYWHERE else f"namespace {namespace}"
+        what = "job" if action in _WRITES_OF_JOBS else action
+        is_quota = "exceeded quota" in message  # https://kubernetes.io/docs/concepts/policy/resource-quotas/
+        denied = f"{action}: a quota forbids it" if is_quota else f"you may not {action} there"
         code, line = {
             401: (REFUSED, f"login: the API server does not know you ({message}); log in again"),
-            403: (REFUSED, f"{where}: you may not {action} there: {message}"),
-            **dict.fromkeys((400, 409, 422), (USAGE, f"job: the API server refuses it: {message}")),
+            403: (REFUSED, f"{where}: {denied}: {message}"),
+            **dict.fromkeys((400, 409, 422), (USAGE, f"{what}: the API server refuses it: {message}")),
         }.get(error.status, (UNAVAILABLE, f"API server: {error}"))
         raise PluginError(code, line) from None
     except NoLogin as error:  # the earlier login has expired

@@ -46,7 +46,7 @@ def _list(options: argparse.Namespace, cluster: Cluster) -> None:
 def _change_all(options: argparse.Namespace, cluster: Cluster) -> int:
     """Change each job. Report an error and go on with the next job; return the last error's code."""
     code = DONE
-    for name in options.names:
+    for name in dict.fromkeys(options.names):
         try:
             done = _change(options.verb, name, cluster)
             print(job_reference(name) + ("" if options.output == "name" else f" {done}"), flush=True)

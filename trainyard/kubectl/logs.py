@@ -681,14 +681,15 @@ def newest_pods(pods: Iterable[JsonObject], attempt: int | None = None) -> dict[
     for pod in sorted(pods, key=lambda pod: (attempt_of(pod), pod["metadata"]["creationTimestamp"])):
         labels = pod["metadata"]["labels"]
         node = str(labels.get(n.LABEL_NODE, labels.get(n.LABEL_INDEX)))
-        if node.isdecimal() and attempt in (None, attempt_of(pod)):
+        if node.isdecimal() and attempt_of(pod) >= 0 and attempt in (None, attempt_of(pod)):
             found[int(node)] = pod
     return dict(sorted(found.items()))
 
 
 def attempt_of(pod: JsonObject) -> int:
-    """Return the attempt that the pod belongs to."""
-    return int(pod["metadata"]["labels"].get(n.LABEL_ATTEMPT, 0))
+    """Return the attempt that the pod belongs to, -1 if its label is not a number: anyone can create such a pod."""
+    label = str(pod["metadata"]["labels"].get(n.LABEL_ATTEMPT, 0))
+    return int(label) if label.isdecimal() else -1
 
 
 def node_rank_problem(job: JsonObject, node_rank: int) -> str:

@@ -270,7 +270,7 @@ def _size(spec: JsonObject, seen: JsonObject) -> str:
 def _cost(cost: JsonObject) -> str:
     if not cost:
         return ""
-    hours = f"{cost['nodeHours']:.2f} node-hours ({cost['idleNodeHours']:.2f} idle)"
+    hours = f"{cost.get('nodeHours', 0):.2f} node-hours ({cost.get('idleNodeHours', 0):.2f} idle)"
     least = "at least" if cost.get("unpricedNodeHours") else "about"
     return f"{hours}, {least} {cost['usd']:.2f} USD" if "usd" in cost else hours
 

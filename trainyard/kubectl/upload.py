@@ -234,6 +234,8 @@ def check_sync_pod(cluster: Cluster, job: JsonObject, waited: float = 0.0) -> No
     advice = f"run sync again when {until}{instead}"
     if reason == n.REASON_INVALID_SPEC:
         advice = "correct the spec, then run sync again"
+    elif reason == n.REASON_POLICY_MISSING:
+        advice = "cancel the job, and submit it again after that"
     elif reason == n.REASON_QUEUE_NOT_FOUND:
         advice = f"{advice}: {suggest_queue(cluster, job['spec']['jobQueue'])}"
     elif not until:

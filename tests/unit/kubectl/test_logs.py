@@ -124,6 +124,16 @@ def test_last_lines_are_shown_if_the_node_is_gone(api: TorchrunApi, run: Run) ->
     assert run("logs", "one", "--node-rank", "1")[:2] == (0, KEPT["logTail"] + "\n")
 
 
+def test_pod_with_another_kind_of_label_is_ignored(api: TorchrunApi, run: Run) -> None:
+    """Anyone who may create pods in the namespace can create one with the labels of another job."""
+    api.job("one", phase="Running")
+    name = api.worker("one-0-0")["metadata"]["name"]
+    api.logs[name] = [b"epoch 1\n"]
+    for labels in ({n.LABEL_ATTEMPT: "x"}, {n.LABEL_INDEX: "x"}):
+        api.worker(f"other-{len(api.objects)}", **labels)
+    assert run("logs", "one")[:2] == (0, "epoch 1\n")
+
+
 def test_logs_of_a_job_without_node_0_show_the_first_failure(api: TorchrunApi, run: Run) -> None:
     failed(api)
     api.worker("one-0-1-abcde", "terminated", **{LABEL_INDEX: "1"})

@@ -94,6 +94,8 @@ def test_table_and_status_of_a_job() -> None:
     assert "Workers:    2 active\n" in shown
     assert "Progress:   step 120, loss 0.1235, 1000 t/s\n" in shown
     assert "Cost:       25.60 node-hours (1.02 idle), about 838.94 USD\n" in shown
+    partial = {**item, "status": {**item["status"], "cost": {"usd": 1.0}}}
+    assert "Cost:       0.00 node-hours (0.00 idle), about 1.00 USD\n" in output.status(partial, now)
     lost = "worker vit-0-1-abcde on node b is lost (PreemptionByScheduler); restart 1 of 3"
     assert f"Restarted:  2026-01-01T01:00:00Z: {lost}\n" in shown
     one = {**item, "status": {"nodes": 1, "gpusPerNode": 1, "gpus": 1}}

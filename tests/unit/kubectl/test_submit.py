@@ -15,6 +15,7 @@ import yaml
 from tests.unit.kubectl.conftest import Clock, Receiver
 from tests.unit.kubectl.plugin_api import JOBS, QUEUES, SUBMIT, Run, TorchrunApi, only_line, sent
 from tests.unit.launcher.api_history import Object
+from tests.unit.launcher.api_server import status as refused
 from trainyard.k8s.client import RetryPolicy
 from trainyard.kubectl import upload
 from trainyard.kubectl.cluster import Cluster
@@ -210,8 +211,42 @@ def test_suspend_resume_and_cancel(api: TorchrunApi, run: Run) -> None:
     assert run("resume", "a")[:2] == (0, "torchrunjob.torchrun.ai/a resumed\n")
     assert api.objects[f"{JOBS}/a"]["spec"]["suspend"] is False
     assert run("resume", "a", "-o", "name")[1] == "torchrunjob.torchrun.ai/a\n"
-    assert run("cancel", "torchrunjob.torchrun.ai/a", "torchrunjob/b")[0] == 0
+    assert run("cancel", "torchrunjob.torchrun.ai/a", "torchrunjob/b", "a")[0] == 0
     assert api.objects == {}
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code", "said"),
+    [
+        (refused(404, "NotFound", "gone"), 66, "job a: was deleted meanwhile"),
+        (
+            refused(409, "Conflict", "the UID in the precondition (1) does not match the UID in record (2)"),
+            66,
+            "job a: was replaced by another job of this name meanwhile",
+        ),
+        (refused(422, "Invalid", "spec: nope"), 64, "job: the API server refuses it: spec: nope"),
+        (refused(403, "Forbidden", "exceeded quota: jobs"), 77, "a quota forbids it: exceeded quota: jobs"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["suspend", "resume"])
+def test_refused_change_is_reported(
+    api: TorchrunApi, run: Run, verb: str, refusal: Any, code: int, said: str
+) -> None:
+    api.job("a", phase="Running")["spec"]["suspend"] = verb == "resume"
+    api.intercept = lambda method, _: refusal if method == "PATCH" else None
+    result, _, err = run(verb, "a")
+    assert result == code
+    assert said in only_line(err)
+
+
+@pytest.mark.parametrize(("path", "action"), [("/pods", "list pods"), ("/log", "get pods/log")])
+def test_refused_read_is_named(api: TorchrunApi, run: Run, path: str, action: str) -> None:
+    api.job("one", phase="Running")
+    api.worker("one-0-0")
+    refusal = refused(422, "Invalid", "nope")
+    api.intercept = lambda _, target: refusal if target.partition("?")[0].endswith(path) else None
+    result, _, err = run("logs", "one")
+    assert (result, only_line(err)) == (64, f"kubectl torchrun: {action}: the API server refuses it: nope")
 
 
 def test_sync_sends_the_change_and_patches_the_job(
@@ -492,17 +527,23 @@ def test_submit_follow_of_a_waiting_job_follows_it(api: TorchrunApi, run: Run, s
 
 
 @pytest.mark.parametrize(
-    ("phase", "why", "reported"),
+    ("phase", "reason", "why", "reported"),
     [
-        (n.PHASE_FAILED, "it has failed already", "job one: Failed: one node alone"),
-        (n.PHASE_PENDING, "it is refused", "job one: InvalidSpec: one node alone"),
+        (n.PHASE_FAILED, n.REASON_INVALID_SPEC, "it has failed already", "job one: Failed: one node alone"),
+        (n.PHASE_PENDING, n.REASON_INVALID_SPEC, "it is refused", "job one: InvalidSpec: one node alone"),
+        (
+            n.PHASE_PENDING,
+            n.REASON_POLICY_MISSING,
+            "it is refused",
+            "job one: AdmissionPolicyMissing: one node alone",
+        ),
     ],
 )
 def test_a_job_that_is_refused_is_not_left(
-    api: TorchrunApi, run: Run, says: Any, phase: str, why: str, reported: str
+    api: TorchrunApi, run: Run, says: Any, phase: str, reason: str, why: str, reported: str
 ) -> None:
     api.queue("q")
-    says(phase=phase, reason=n.REASON_INVALID_SPEC, message="one node alone")
+    says(phase=phase, reason=reason, message="one node alone")
     result, out, err = run(*SUBMIT, "x")
     assert (result, out) == (64, "")
     assert err.splitlines() == [WAITING, f"job one is deleted again: {why}", f"kubectl torchrun: {reported}"]
