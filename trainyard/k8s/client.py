@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -370,14 +371,22 @@ def accept_deep_objects() -> None:
 def api_client(settings: Any) -> Any:
     """Return a pool of connections with these settings. It makes one attempt per request; `Client` does the retries.
 
-    Also let this process read deeply nested objects.
+    Also let this process read deeply nested objects. Raises ApiUnavailable for an unusable proxy.
     """
     accept_deep_objects()
     settings.retries = False
     settings.connection_pool_maxsize = _CONNECTIONS
     # Keep-alive probes detect a lost peer after a minute or two, not at the end of a watch.
     settings.keep_alive = True
-    return RESTClientObject(settings)
+    proxy = "proxy-url, or the proxy of the environment"  # without its value, which may have a password
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of urllib3, before the ImportError
+            return RESTClientObject(settings)
+    except ImportError:
+        why = "a SOCKS proxy needs the Python package PySocks, which is not installed"
+        raise ApiUnavailable(f"{proxy}: {why}; use an HTTP proxy, or install it") from None
+    except urllib3.exceptions.LocationValueError:
+        raise ApiUnavailable(f"{proxy}: must be an address such as http://proxy:3128") from None
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:

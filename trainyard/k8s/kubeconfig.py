@@ -6,6 +6,8 @@ https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeco
 from __future__ import annotations
 
 import os
+import ssl
+from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +33,7 @@ _SHOWN: Final = 60
 
 
 class NoLogin(ApiUnavailable):
-    """The credential plugin of a kubeconfig, such as `aws eks get-token`, returned no credentials."""
+    """The user of a kubeconfig has no usable token, or its credential plugin, such as `aws eks get-token`, failed."""
 
 
 def connect(file: str | None, context: str | None, retry: RetryPolicy) -> tuple[Client, str]:
@@ -43,21 +45,23 @@ def connect(file: str | None, context: str | None, retry: RetryPolicy) -> tuple[
         The client and the namespace of the context.
 
     Raises:
-        NoLogin: The credential plugin failed.
+        NoLogin: The credential plugin failed, or the token is not usable.
         ApiUnavailable: There is no file or no such context, or it is not valid.
     """
     settings = Configuration()
-    if _is_in_pod(file, context):
-        with _understood():
-            config.load_incluster_config(client_configuration=settings)
-        return Client(api_client(settings), retry), _namespace_of_pod()
     with _understood():
-        loader = _loader(file, context)
-        namespace = _namespace(loader)
-        _check_server(loader)
-        _check_user(loader)
-        loader.load_and_set(settings)
-    return Client(api_client(settings), retry), namespace
+        if _is_in_pod(file, context):
+            config.load_incluster_config(client_configuration=settings)
+            namespace = _namespace_of_pod()
+        else:
+            loader = _loader(file, context)
+            namespace = _namespace(loader)
+            _check_server(loader)
+            _check_user(loader)
+            _check_base64(loader)
+            loader.load_and_set(settings)
+            _check_certificates(loader, settings)
+        return Client(api_client(settings), retry), namespace
 
 
 def connect_in_pod_or_outside() -> Client:
@@ -109,6 +113,19 @@ def _namespace_of_pod() -> str:
 class _Loader(KubeConfigLoader):
     """The package's loader, but a failed credential plugin is an error. The package only logs it."""
 
+    def _load_authentication(self) -> None:
+        """Remove white space around the token, as client-go does, and refuse what no HTTP header can have."""
+        super()._load_authentication()
+        if "token" not in self.__dict__:
+            return
+        scheme, _, token = self.token.partition(" ")
+        token = token.strip()
+        invalid = [each for each in token if not (each.isascii() and each.isprintable())]
+        if invalid or not token:
+            problem = f"has the character {invalid[0]!a}" if invalid else "is empty"
+            raise NoLogin(f"{_places(self)[1]}: its token {problem}; it must be one line of ASCII characters")
+        self.token = f"{scheme} {token}"
+
     def _load_from_exec_plugin(self) -> bool | None:
         if "exec" not in self._user:
             return None
@@ -142,9 +159,11 @@ class _Loader(KubeConfigLoader):
         program = " ".join(map(str, (wanted.value.get("command"), *(wanted.value.get("args") or ())[:2])))
         said = " ".join(str(why).removeprefix("exec: ").split()).rstrip(".")
         hint = " ".join(str(wanted.value.get("installHint") or "log in again").split())
-        return NoLogin(
-            f"user {self.current_context['context'].get('user')}: {program} failed: {said}; {hint}"
-        )
+        return NoLogin(f"{_places(self)[1]}: {program} failed: {said}; {hint}")
+
+
+# The package's messages name a value of a wrong type. Without this, they show the object of the package.
+kube_config.ConfigNode.__repr__ = lambda node: repr(node.value)
 
 
 class _Merger(kube_config.KubeConfigMerger):  # type: ignore[misc]
@@ -186,27 +205,79 @@ def _loader(file: str | None, context: str | None) -> Any:
     return _Loader(found.config, context, config_persister=found.save_changes, config_base_path=None)
 
 
+def _places(loader: Any) -> tuple[str, str]:
+    """Return the cluster and the user of the context, for messages."""
+    context = loader.current_context["context"]
+    return f"cluster {context.get('cluster')}", f"user {context.get('user')}"
+
+
 def _check_server(loader: Any) -> None:
-    server = loader._cluster.safe_get("server")
+    server = str(loader._cluster.safe_get("server"))
     try:
-        address = urlsplit(str(server))
-        port = address.port
-    except ValueError:  # an invalid port
+        address = urlsplit(server)
+        port, host = address.port, address.hostname or ""
+        host.encode("idna")  # as a connection does; an empty part is an error
+    except ValueError:  # an invalid port or host
         port = 0
-    if port == 0 or address.scheme not in ("http", "https") or not address.hostname:
-        raise ApiUnavailable(
-            f"server: {str(server)[:_SHOWN]!r} should be an address such as https://host:6443"
-        )
+    if port == 0 or address.scheme not in ("http", "https") or not host or not server.isprintable():
+        raise ApiUnavailable(f"server: {server[:_SHOWN]!r} should be an address such as https://host:6443")
 
 
 def _check_user(loader: Any) -> None:
-    """Refuse impersonation. The package ignores it and would use all permissions of the user."""
+    """Refuse a user that does not exist, and impersonation.
+
+    Without a user, the package would connect without a login. It ignores impersonation, and would use all permissions
+    of the user.
+    """
+    if loader._user is None:
+        if loader.current_context["context"].get("user"):
+            raise ApiUnavailable(f"{_places(loader)[1]}: is not in users")
+        return
     for each in ("as", "as-uid", "as-groups", "as-user-extra"):
-        if loader._user is not None and loader._user.safe_get(each):
-            name = loader.current_context["context"].get("user")
-            raise ApiUnavailable(
-                f"user {name}: {each} is not supported; use a user with permissions of its own"
-            )
+        if loader._user.safe_get(each):
+            why = f"{each} is not supported; use a user with permissions of its own"
+            raise ApiUnavailable(f"{_places(loader)[1]}: {why}")
+
+
+def _check_base64(loader: Any) -> None:
+    """Refuse invalid base64. The package skips invalid characters, and does not name the field in its errors."""
+    for place, node in zip(_places(loader), (loader._cluster, loader._user), strict=True):
+        for field in ("certificate-authority-data", "client-certificate-data", "client-key-data"):
+            data = node.safe_get(field) if node is not None else ""
+            try:
+                b64decode("".join(str(data or "").split()), validate=True)
+            except ValueError:
+                raise ApiUnavailable(f"{place}: {field} must be base64") from None
+
+
+def _check_certificates(loader: Any, settings: Any) -> None:
+    """Load the certificates once. A request would report an invalid one as a failed connection."""
+    if not settings.host.startswith("https"):
+        return
+    trial = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    cluster, user = _places(loader)
+    if settings.ssl_ca_cert:
+        with _named(f"{cluster}: certificate-authority must be PEM certificates"):
+            trial.load_verify_locations(settings.ssl_ca_cert)
+    if settings.cert_file:
+        try:
+            # The empty password prevents a question at the terminal.
+            trial.load_cert_chain(settings.cert_file, settings.key_file, password="")
+        except OSError:
+            with _named(f"{user}: client-certificate must be a PEM certificate"):
+                trial.load_verify_locations(settings.cert_file)
+            with _named(f"{user}: client-key must be the PEM key of client-certificate, without a password"):
+                raise
+
+
+@contextmanager
+def _named(problem: str) -> Iterator[None]:
+    """Convert errors of a certificate file to ApiUnavailable with this message."""
+    try:
+        yield
+    except OSError as error:
+        why = getattr(error, "reason", None) or error.strerror  # an SSLError's own reason, if it has one
+        raise ApiUnavailable(f"{problem} ({why})") from None
 
 
 def _namespace(loader: Any) -> str:

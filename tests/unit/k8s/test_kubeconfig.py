@@ -6,16 +6,20 @@ import json
 import subprocess
 import sys
 import threading
-from base64 import urlsafe_b64encode
+import warnings
+from base64 import b64encode, encodebytes, urlsafe_b64encode
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import certifi
 import pytest
 from kubernetes.config import incluster_config
 
+from local.cluster.pki import Authority
 from trainyard.k8s import kubeconfig, package
 from trainyard.k8s.client import ApiUnavailable, RetryPolicy
+from trainyard.k8s.kubeconfig import NoLogin
 
 pytestmark = pytest.mark.unit
 
@@ -80,6 +84,161 @@ def test_kubeconfig_with_impersonation_is_refused(tmp_path: Path, key: str, valu
     (tmp_path / "prod").write_text(json.dumps(document))
     with pytest.raises(ApiUnavailable, match=f"^user u: {key} is not supported; use a user with permissions"):
         kubeconfig.connect(str(tmp_path / "prod"), None, RetryPolicy())
+
+
+def connect(directory: Path, **changes: Any) -> Any:
+    """Connect with the kubeconfig `dev`, with these fields of its cluster, this user and these top-level fields."""
+    write(directory)
+    document = json.loads((directory / "dev").read_text())
+    document["clusters"][1]["cluster"] |= changes.pop("cluster", {})
+    document["users"][0]["user"] = changes.pop("user", {"token": "dev"})
+    (directory / "dev").write_text(json.dumps({**document, **changes}))
+    return kubeconfig.connect(str(directory / "dev"), None, RetryPolicy())[0].configuration
+
+
+def exec_login(directory: Path, **status: str) -> dict[str, Any]:
+    """A user whose program returns this status."""
+    version, program = "client.authentication.k8s.io/v1beta1", directory / "login"
+    answer = json.dumps({"apiVersion": version, "kind": "ExecCredential", "status": status})
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")
+    program.chmod(0o755)
+    return {"exec": {"apiVersion": version, "command": str(program)}}
+
+
+def token_user(directory: Path, kind: str, token: str) -> dict[str, Any]:
+    """A user with this token."""
+    if kind == "exec":
+        return exec_login(directory, token=token)
+    (directory / "token").write_text(token, newline="")
+    return {"token": token} if kind == "inline" else {"tokenFile": str(directory / "token")}
+
+
+@pytest.mark.parametrize("kind", ["inline", "file", "exec"])
+def test_white_space_around_a_token_is_removed(tmp_path: Path, kind: str) -> None:
+    """An `echo` into a file adds the newline. client-go also removes it."""
+    user = token_user(tmp_path, kind, " \tsecret\r\n")
+    settings = connect(tmp_path, user=user)
+    assert settings.api_key == {"BearerToken": "Bearer secret"}
+
+
+@pytest.mark.parametrize("kind", ["inline", "exec"])
+@pytest.mark.parametrize(
+    ("token", "problem"),
+    [
+        ("a\nsecret", r"has the character '\\n'"),
+        ("a\x00", r"has the character '\\x00'"),
+        ("a\u20ac", r"has the character '\\u20ac'"),
+        ("\n", "is empty"),
+    ],
+)
+def test_token_that_no_header_can_have_is_refused(
+    tmp_path: Path, kind: str, token: str, problem: str
+) -> None:
+    with pytest.raises(NoLogin, match=rf"^user u: its token {problem}; it must be one line of ASCII char"):
+        connect(tmp_path, user=token_user(tmp_path, kind, token))
+
+
+@pytest.mark.parametrize(
+    ("proxy", "problem"),
+    [
+        ("socks5://127.0.0.1:1080", "a SOCKS proxy needs the Python package PySocks"),
+        ("::::", "must be an address such as http://proxy:3128"),
+        ("ftp://user:secret@proxy", "must be an address such as http://proxy:3128"),
+        ("proxy:3128", "must be an address such as http://proxy:3128"),
+    ],
+)
+def test_unusable_proxy_is_reported(
+    tmp_path: Path, proxy: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "socks", None)
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with (
+        warnings.catch_warnings(action="error"),
+        pytest.raises(ApiUnavailable, match=f"^proxy-url, or .*: {problem}") as said,
+    ):
+        connect(tmp_path, cluster={"proxy-url": proxy})
+    assert "secret" not in str(said.value)
+
+
+def encoded(data: bytes) -> str:
+    return b64encode(data).decode()
+
+
+@pytest.fixture(scope="module")
+def pairs() -> list[Any]:
+    """Two certificates with their keys."""
+    return [Authority("test").issue("user") for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "user", "problem"),
+    [
+        ({"certificate-authority-data": "?"}, {}, "cluster dev: certificate-authority-data must be base64"),
+        ({}, {"client-key-data": "YQ="}, "user u: client-key-data must be base64"),
+        ({"certificate-authority-data": "garbage"}, {}, "cluster dev: certificate-authority must be PEM"),
+        ({}, {"client-certificate-data": "garbage"}, "user u: client-certificate must be a PEM certificate"),
+        ({}, {"client-certificate-data": "cert 0"}, "user u: client-key must be the PEM key of client-cert"),
+        (
+            {},
+            {"client-certificate-data": "cert 0", "client-key-data": "key 1"},
+            "user u: client-key must be the PEM key of client-certificate.*KEY_VALUES_MISMATCH",
+        ),
+        ({}, {"client-certificate-data": "cert 0", "client-key-data": "key 0"}, ""),
+        ({"certificate-authority-data": "cert 0"}, {}, ""),
+    ],
+)
+def test_invalid_certificate_is_reported_with_its_field(
+    tmp_path: Path, pairs: list[Any], cluster: dict[str, str], user: dict[str, str], problem: str
+) -> None:
+    values = {"garbage": encoded(b"garbage")}
+    for index, pair in enumerate(pairs):
+        values |= {f"cert {index}": encoded(pair.certificate), f"key {index}": encoded(pair.key)}
+    cluster, user = (
+        {name: values.get(each, each) for name, each in node.items()} for node in (cluster, user)
+    )
+    cluster["server"] = "https://dev:1"
+    if not problem:
+        assert connect(tmp_path, cluster=cluster, user=user).host == "https://dev:1"
+        return
+    with pytest.raises(ApiUnavailable, match=f"^{problem}"):
+        connect(tmp_path, cluster=cluster, user=user)
+    if "base64" not in problem:
+        assert connect(tmp_path, cluster={**cluster, "server": "http://dev:1"}, user=user), "without TLS"
+
+
+def test_base64_on_several_lines_is_accepted(tmp_path: Path, pairs: list[Any]) -> None:
+    lines = encodebytes(pairs[0].certificate).decode()
+    connect(tmp_path, cluster={"server": "https://dev:1", "certificate-authority-data": lines})
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"users": None}, "user u: is not in users"),
+        ({"users": []}, "user u: is not in users"),
+        ({"current-context": ["dev"]}, r"Expected object with name \['dev'\] in "),
+        (
+            {"cluster": {"server": "https://h\nost:6443"}},
+            r"server: 'https://h\\nost:6443' should be an address",
+        ),
+        ({"cluster": {"server": "https://.."}}, "server: 'https://..' should be an address"),
+    ],
+)
+def test_invalid_entry_is_reported(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ApiUnavailable, match=problem) as said:
+        connect(tmp_path, **changes)
+    assert "object at" not in str(said.value)
+
+
+@pytest.mark.parametrize("server", ["https://h.:6443", "https://[fe80::1]:6443", "https://[2001:db8::1]"])
+def test_unusual_address_is_accepted(tmp_path: Path, server: str) -> None:
+    assert connect(tmp_path, cluster={"server": server}).host == server
+
+
+def test_context_without_a_user_connects_without_a_login(tmp_path: Path) -> None:
+    contexts = [{"name": "dev", "context": {"cluster": "dev"}}]
+    assert connect(tmp_path, contexts=contexts, users=None).api_key == {}
 
 
 def test_in_a_pod_without_a_kubeconfig_it_is_the_service_account(
