@@ -31,7 +31,7 @@ from torch.optim import Optimizer
 
 from trainer.checkpoint import layout
 from trainer.checkpoint.layout import MANIFEST, Fingerprint, Manifest
-from trainer.checkpoint.state import MODEL, blank, fingerprint
+from trainer.checkpoint.state import MODEL, fingerprint, gather, without_unsaved
 from trainer.checkpoint.write import one_line
 from trainer.contract import Exit, TrainerError
 from trainer.distributed import from_first, gather_objects
@@ -106,7 +106,7 @@ def read(found: Found, model: nn.Module, optimizer: Optimizer, group: dist.Proce
     Raises:
         TrainerError: It failed in one process. All processes raise this.
     """
-    state = blank(model, optimizer)
+    state = without_unsaved(gather(model, optimizer), found.manifest.fingerprint)
     if mismatch := layout.difference(found.manifest.fingerprint, fingerprint(state)):
         raise TrainerError(Exit.CONFIGURATION, f"checkpoint {found.directory}: {mismatch}")
     try:

@@ -6,6 +6,7 @@ values (learning rate, betas) are settings of the run, and are not loaded from a
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import cast
 
 import torch
@@ -43,11 +44,9 @@ def model_tensors(model: nn.Module) -> State:
 def gather(model: nn.Module, optimizer: Optimizer) -> State:
     """Return all tensors of model and optimizer, without a copy.
 
-    Raises:
-        ValueError: The optimizer has no state yet. Before the first step, torch would create it with an extra step.
+    A parameter without optimizer state gets the initial state, so that names do not depend on the steps before.
     """
-    if not optimizer.state:
-        raise ValueError("the optimizer has no state before its first step")
+    _initialize(optimizer)
     found = model_tensors(model)
     state = cast(dict[str, dict[str, object]], get_optimizer_state_dict(model, optimizer)["state"])
     for name, values in state.items():
@@ -56,10 +55,45 @@ def gather(model: nn.Module, optimizer: Optimizer) -> State:
     return found
 
 
-def blank(model: nn.Module, optimizer: Optimizer) -> State:
-    """Like `gather`, but create the state of an optimizer before its first step, for `restore` to overwrite."""
-    get_optimizer_state_dict(model, optimizer)
-    return gather(model, optimizer)
+def _initialize(optimizer: Optimizer) -> None:
+    """Create the state of parameters that have had no gradient, with zeros, as the first step of each would begin.
+
+    The optimizer itself creates it, in a step with zero gradients at learning rate 0, which changes no weights. torch
+    does the same in `get_optimizer_state_dict`, but leaves the count of one step, and only before the first step.
+    """
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    missing = [each for each in parameters if not optimizer.state.get(each)]
+    if not missing:
+        return
+    gradients = [each.grad for each in parameters]
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for each in parameters:
+        each.grad = None
+    for each in missing:
+        each.grad = torch.zeros_like(each)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    optimizer.step()
+    for each in missing:
+        for value in optimizer.state[each].values():
+            value.zero_()
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    for each, gradient in zip(parameters, gradients, strict=True):
+        each.grad = gradient
+
+
+def without_unsaved(state: State, saved: Collection[str]) -> State:
+    """Return `state` without the optimizer state of parameters for which a checkpoint has none: they begin with zeros.
+
+    Earlier versions only saved the state of parameters that had had a gradient.
+    """
+    known = {name.rpartition(".")[0] for name in saved}
+    return {
+        name: each
+        for name, each in state.items()
+        if name.startswith(MODEL) or name.rpartition(".")[0] in known
+    }
 
 
 def fingerprint(state: State) -> dict[str, Tensor]:

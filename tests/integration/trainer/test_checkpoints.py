@@ -136,12 +136,52 @@ def test_names_under_ddp_and_compile_are_the_plain_ones(group: dist.ProcessGroup
     assert state.model_tensors(torch.compile(network())).keys() == plain.keys()  # type: ignore[arg-type]
 
 
-def test_gather_before_the_first_step_fails() -> None:
-    model = network()
+class Unused(nn.Module):
+    """A model whose second layer gets a gradient only if `is_used`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.is_used = nn.Linear(8, 8), nn.Linear(8, 8), False
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.first(inputs)
+        return self.second(outputs) if self.is_used else outputs
+
+
+@pytest.mark.parametrize("saves_all", [True, False], ids=["this version", "earlier version"])
+@pytest.mark.parametrize("steps", [0, 3])
+def test_parameter_without_gradient_resumes_bitwise(
+    store: Directory, group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch, saves_all: bool, steps: int
+) -> None:
+    model = Unused()
     optimizer = create_optimizer(model)
-    with pytest.raises(ValueError, match="no state before its first step"):
-        state.gather(model, optimizer)
-    assert not optimizer.state
+    train(model, optimizer, 1, steps)
+    saver = create_saver(store, group)
+    with monkeypatch.context() as patch:
+        if not saves_all:
+            patch.setattr(state, "_initialize", lambda _optimizer: None)
+        tensors = state.gather(model, optimizer) if steps or saves_all else state.model_tensors(model)
+        saver.save(tensors, steps, 0)
+        assert saver.finish()
+    saver.close()
+    assert any(name.startswith("optimizer.second.") for name in tensors) == saves_all
+
+    other = Unused()
+    its_optimizer = create_optimizer(other)
+    found = load(store, group, other)
+    assert found is not None
+    read(found, other, its_optimizer, group)
+    never_saved = Unused()
+    plain = create_optimizer(never_saved)
+    train(never_saved, plain, 1, steps)
+    for each, its in ((model, optimizer), (other, its_optimizer), (never_saved, plain)):
+        train(each, its, steps + 1, steps + 2)
+        each.is_used = True  # its state must begin at this step
+        train(each, its, steps + 3, steps + 4)
+    expected = copy_tensors(never_saved, plain)
+    assert are_tensors_equal(copy_tensors(model, optimizer), expected)
+    assert are_tensors_equal(copy_tensors(other, its_optimizer), expected)
 
 
 def test_state_that_is_no_tensor_is_refused() -> None:
