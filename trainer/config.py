@@ -71,7 +71,9 @@ class Config:
     gradient_clip: float | None = _option(
         float, None, "maximum norm of a step's gradient, 0 for no limit. Default: by model", minimum=0
     )
-    seed: int = _option(int, 0, "seed of the initial weights and of the order of the data", minimum=0)
+    seed: int = _option(
+        int, 0, "seed of the initial weights, of the order of the data and of dropout", minimum=0
+    )
     precision: str = _option(
         str, "auto", "bf16, fp16 or fp32; auto: fp32 on the CPU, bf16 on GPUs that support it, else fp16"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Iterable, Iterator
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.config import Config
-from trainer.contract import Exit
+from trainer.contract import Exit, TrainerError
 from trainer.data import Cursor, Prefetcher, Step, evaluation_steps, training_steps
 from trainer.failure_broadcast import SharedError
 from trainer.hang import Watch, set_timeouts
@@ -301,11 +302,49 @@ class Trainer:
             return
         only = training_steps(self.workload, self.cursor, self.world, self._micro_batch, self.position, 1)
         inputs, targets = (each.to(self.device) for each in next(only).parts[0])
-        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-            with self._casting.autocast(self.device):
-                loss, _ = self.model(inputs, targets)
-            loss.backward()
+        buffers = [(each, each.clone()) for each in self.model.buffers()]
+        self._seed_step()
+        with self._casting.autocast(self.device):
+            loss, _ = self.model(inputs, targets)
+        loss.backward()
+        self._check_gradients()
         self.optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for each, before in buffers:
+                each.copy_(before)
+
+    def _check_gradients(self) -> None:
+        """Check after a backward pass of DDP that each parameter has a gradient.
+
+        DDP waits for all of them, so its next forward pass would fail, after a step with gradients of one process.
+
+        Raises:
+            TrainerError: A parameter has none.
+        """
+        names = [
+            name for name, each in self.network.named_parameters() if each.requires_grad and each.grad is None
+        ]
+        if names and isinstance(self.model, DistributedDataParallel):
+            raise TrainerError(
+                Exit.CONFIGURATION,
+                f"model: {len(names)} parameters have no gradient, the first is {names[0]!r}; with several processes "
+                "the loss must depend on each parameter. Remove them, set their requires_grad to False, or use "
+                "--parallel fsdp",
+            )
+
+    def _seed_step(self) -> None:
+        """Seed torch's generators for the next step.
+
+        They only depend on the seed of the run, the step and the rank. So a resumed run draws the same numbers, for
+        dropout for instance, and a checkpoint need not contain generators. Each process has its own samples, also with
+        FSDP, so each draws its own numbers.
+        """
+        text = f"{self.config.seed} {self.step} {self.world.rank}"
+        seed = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+        # Not torch.manual_seed: without a GPU it formats a stack trace, which takes longer than a small step.
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
 
     @contextmanager
     def _compiling(self, samples: int) -> Iterator[None]:
@@ -335,6 +374,7 @@ class Trainer:
             Sums over this process's samples: loss, correct units, units. None if the processes agreed to stop between
             two micro-batches; the gradients of the step are dropped then.
         """
+        self._seed_step()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.step, self.steps, self.recipe)
         # DDP and FSDP take the mean over processes, whatever their shares. This factor makes it the mean over all
@@ -350,6 +390,8 @@ class Trainer:
                     loss, sums = self.model(inputs, targets)
                 self.scaler.scale(loss * scale).backward()
             total += sums
+        if self._first:
+            self._check_gradients()
         if self.recipe.gradient_clip:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.gradient_clip)

@@ -6,8 +6,16 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from tests.integration.trainer.conftest import Start
+from tests.integration.trainer.test_steps import create_trainer
+from tests.integration.trainer.together import run_processes
+from tests.integration.trainer.trained import KILLED, are_tensors_equal
+from trainer.config import Config
+from trainer.contract import Exit
+from trainer.trainer import Observer
 
 pytestmark = pytest.mark.trainer
 
@@ -24,3 +32,84 @@ def test_own_model_trains_and_resumes_with_more_processes(start: Start, tmp_path
     accuracy = re.search(r"result=succeeded test_accuracy=([\d.]+) steps=600", second.output)
     assert accuracy, second.output
     assert float(accuracy[1]) > 0.95
+
+
+MODELS = "tests.integration.trainer.own_models"
+STEPS = ("--steps", "16", "--batch-size", "16", "--evaluate-every", "3", "--checkpoint-every", "2")
+
+
+@pytest.mark.parametrize(
+    ("name", "parallel", "processes"),
+    [
+        ("unused", "ddp", 1),
+        ("unused", "fsdp", 2),
+        ("dropout", "ddp", 1),
+        ("dropout", "ddp", 3),
+        ("dropout", "fsdp", 2),
+    ],
+)
+def test_killed_run_of_an_own_model_ends_bitwise_as_undisturbed(
+    start: Start, tmp_path: Path, name: str, parallel: str, processes: int
+) -> None:
+    models = []
+    for kill in ("", f"9 {processes - 1}"):
+        folder = tmp_path / (kill or "undisturbed")
+        folder.mkdir()
+        words = (
+            "--workload",
+            f"{MODELS}:{name}",
+            "--device",
+            "cpu",
+            "--parallel",
+            parallel,
+            "--owner",
+            "test",
+        )
+        places = ("--checkpoint-uri", str(folder), "--model-uri", str(folder))
+        run = start.gang(
+            *words, *places, *STEPS, processes=processes, restarts=1, patch=KILLED, KILL=kill or "0 0"
+        )
+        ended = run.end()
+        assert ended.code == 0, ended.output
+        assert ("checkpoint=loaded" in ended.output) == bool(kill), ended.output
+        models.append(torch.load(folder / "run" / "model.pt", weights_only=True))
+    assert are_tensors_equal(*models)
+
+
+def test_parameter_without_gradient_under_ddp_is_refused(start: Start) -> None:
+    for processes in (2, 3):
+        words = ("--workload", f"{MODELS}:unused", "--device", "cpu", *STEPS)
+        ended = start.gang(*words, processes=processes).end()
+        assert ended.code == Exit.CONFIGURATION, ended.output
+        assert "model: 2 parameters have no gradient, the first is 'network.unused.weight'" in ended.output
+        assert "Traceback" not in ended.output
+
+
+class Masks(nn.Module):
+    """Records the dropout masks of each forward pass in training."""
+
+    def __init__(self, network: nn.Module, found: list[Tensor]) -> None:
+        super().__init__()
+        self.network, self.dropout, self.found = network, nn.Dropout(), found
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        mask = self.dropout(torch.ones(64))
+        if self.training:
+            self.found.append(mask)
+        loss, sums = self.network(inputs, targets)
+        return loss * mask.mean(), sums
+
+
+def record_masks() -> list[Tensor]:
+    """In each process: return the masks of three steps of two micro-batches, with evaluations between them."""
+    found: list[Tensor] = []
+    trainer = create_trainer(Config(steps=3, batch_size=16, micro_batch_size=4, evaluate_every=2))
+    trainer.model = Masks(trainer.model, found)
+    assert trainer.run(Observer())
+    return found
+
+
+def test_each_rank_step_and_micro_batch_draws_its_own_masks() -> None:
+    masks = [mask for found in run_processes(2, record_masks) for mask in found]
+    assert len(masks) == 2 * 3 * 2
+    assert len({tuple(mask.tolist()) for mask in masks}) == len(masks)

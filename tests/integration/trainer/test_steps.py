@@ -44,9 +44,7 @@ def resume_at_each_step() -> list[bool]:
     gpt.PRESETS["gpt-tiny"] = gpt.Shape(layers=3, heads=2, width=128, sequence=16)  # 2.6 MB: several buckets
     config = Config(data="corpus", steps=100, evaluate_every=1000, batch_size=16, bucket_megabytes=1)
     uninterrupted = create_trainer(config)
-    state = torch.get_rng_state()
     assert uninterrupted.run(Observer(), 1)
-    assert torch.equal(torch.get_rng_state(), state)
     found = []
     for step in (1, 2, 3):
         part = create_trainer(config)

@@ -1,0 +1,52 @@
+"""Workloads of a user with models that need care, for `--workload tests.integration.trainer.own_models:NAME`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainer.workloads.custom import CustomWorkload
+
+
+class Unused(nn.Module):
+    """A model with a layer that gets no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(4, 2), nn.Linear(4, 4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.used(inputs)
+        return outputs
+
+
+def create_workload(name: str, model: Callable[[], nn.Module]) -> CustomWorkload:
+    inputs = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
+    samples = [(each, int(each.sum() > 0)) for each in inputs]
+    return CustomWorkload(name, model=model, loss=F.cross_entropy, train=samples, test=samples[:8])
+
+
+def unused(_data: str) -> CustomWorkload:
+    return create_workload("unused", Unused)
+
+
+class CountingDropout(nn.Dropout):
+    """Dropout with a buffer that counts forward passes, as that of batch normalization does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training:
+            self.count += 1
+        return super().forward(inputs)
+
+
+def dropout(_data: str) -> CustomWorkload:
+    return create_workload(
+        "dropout", lambda: nn.Sequential(nn.Linear(4, 16), CountingDropout(), nn.Linear(16, 2))
+    )
