@@ -18,6 +18,12 @@ _SEARCHED_LENGTH: Final = 1000
 # The prefix that the excepthook of torch.distributed adds to each line.
 RANK_PREFIX: Final = re.compile(r"^\[rank\d+\]: ?")
 _TRACEBACK: Final = "Traceback (most recent call last)"
+# A traceback that more lines than this follow has not ended the program. An exception's message may have some lines.
+_MAX_MESSAGE_LINES: Final = 10
+# torchrun's own exception. Its summary of the failed processes follows.
+_TORCHRUN_ERROR: Final = "ChildFailedError"
+# The last line of a program that reports an error without a traceback, such as the trainer.
+_FINAL_ERROR: Final = "error: "
 _ERROR_WORDS: Final = re.compile(
     r"error|exception|fatal|killed|no such file|not found|segmentation fault|aborted|denied|failed", re.I
 )
@@ -47,14 +53,16 @@ def strip_control_characters(text: str) -> str:
 
 
 def error_line(lines: Sequence[str]) -> str:
-    """Return the exception of the last traceback, else the last line with an error; "" for none."""
-    lines = [RANK_PREFIX.sub("", strip_control_characters(line)) for line in lines]
-    starts = [place for place, line in enumerate(lines) if line.lstrip(" |+").startswith(_TRACEBACK)]
-    if starts:
-        own = (line for line in lines[starts[-1] + 1 :] if line.strip(" |") and not line.startswith(" "))
-        if found := next(own, ""):
-            return _shorten(found)
+    """Return the error of the last traceback, or after it, else the last line with an error; "" for none."""
+    lines = _drop_handled([RANK_PREFIX.sub("", strip_control_characters(line)) for line in lines])
     output = _without_summary(lines)
+    starts = [place for place, line in enumerate(lines) if _starts_traceback(line)]
+    if starts:
+        after = _without_summary(lines[starts[-1] + 1 :])
+        finals = [each for each in after if each.startswith(_FINAL_ERROR) and not _is_consequence_line(each)]
+        own = [each for each in after if each.strip(" |") and not each.startswith(" ")]
+        if found := (*finals[-1:], *own[:1]):
+            return _shorten(found[0])
     aborted = [line for line in output if line.lstrip().startswith("what():")]
     named = [line for line in output if _ERROR_WORDS.search(line) and not TORCHRUN_LOG.match(line)]
     return _shorten(next((each[-1] for each in (aborted, named) if each), ""))
@@ -70,11 +78,43 @@ def describe(lines: Sequence[str]) -> str:
 
 def is_consequence(lines: Sequence[str]) -> bool:
     """Return whether the error is a consequence of another process's end."""
-    return any(_CONSEQUENCE.search(line[:_SEARCHED_LENGTH]) for line in _from_traceback(lines))
+    return any(map(_is_consequence_line, _from_traceback(lines)))
+
+
+def _is_consequence_line(line: str) -> bool:
+    return bool(_CONSEQUENCE.search(line[:_SEARCHED_LENGTH]))
+
+
+def _starts_traceback(line: str) -> bool:
+    return line.lstrip(" |+").startswith(_TRACEBACK)
+
+
+def _drop_handled(lines: list[str]) -> list[str]:
+    """Return the lines after the last traceback that the program has handled: it went on with ordinary output."""
+    ordinary = 0
+    for place in range(len(lines) - 1, -1, -1):
+        line = lines[place]
+        if _starts_traceback(line):
+            if ordinary > _MAX_MESSAGE_LINES:
+                rest = lines[place + 1 :]
+                return rest[next(index for index, each in enumerate(rest) if _is_ordinary(each)) + 1 :]
+            ordinary = 0
+        elif _TORCHRUN_ERROR in line:
+            ordinary = 0
+        else:
+            ordinary += _is_ordinary(line)
+    return lines
+
+
+def _is_ordinary(line: str) -> bool:
+    """Return whether a line is no part of a stack trace, and none of torchrun's or the trainer's last lines."""
+    is_frame = line[:1].isspace() or line.startswith(("|", "+", "frame #"))
+    return bool(line) and not (is_frame or TORCHRUN_LOG.match(line) or line.startswith(_TRAINER_SUMMARY))
 
 
 def _from_traceback(lines: Sequence[str]) -> Sequence[str]:
     """Return the lines from the first traceback on, including chained ones; else the last five lines."""
+    lines = _drop_handled([RANK_PREFIX.sub("", strip_control_characters(line)) for line in lines])
     starts = [place for place, line in enumerate(lines) if _TRACEBACK in line]
     return lines[starts[0] :] if starts else lines[-5:]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.errors import describe, error_line
+from launcher.errors import describe, error_line, is_consequence
 
 pytestmark = pytest.mark.unit
 AGENT = (
@@ -27,6 +27,16 @@ SYNTAX = """  File "t.py", line 1
     x =
        ^
 SyntaxError: invalid syntax"""
+HANDLED = """Traceback (most recent call last):
+  File "x.py", line 3, in f
+ConnectionResetError: Connection closed by peer"""
+STEPS = "\n".join(f"step={step} loss=0.5" for step in range(30))
+TORCHRUN = f"""{AGENT.format("")}
+Traceback (most recent call last):
+  File "/usr/bin/torchrun", line 10, in <module>
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError: 
+{STEPS}"""
+FINAL = "error: loss: nan at step 9000"
 
 
 @pytest.mark.parametrize(
@@ -37,6 +47,12 @@ SyntaxError: invalid syntax"""
         (SYNTAX, "SyntaxError: invalid syntax"),
         ("train.sh: line 3: pyton: command not found\nbye", "train.sh: line 3: pyton: command not found"),
         ("did nothing", ""),
+        (f"{HANDLED}\nstep=9000 loss=0.5\n{FINAL}", FINAL),
+        (f"{HANDLED}\n{STEPS}\n{FINAL}", FINAL),
+        (f"{HANDLED}\n{STEPS}", ""),
+        (f"{HANDLED}\n{STEPS}\n{CHAINED}", "KeyError: 'b'"),
+        (f"{CHAINED}\nerror: process 3 could not go on; its log says why", "KeyError: 'b'"),
+        (f"{CHAINED}\nerror: training ended with exit code 1 (process 0 with 1)", "KeyError: 'b'"),
         ("\x1b[1;31mTraceback (most recent call last):\x1b[0m\n  x\n\x1b[31mOops: y\x1b[0m\nbye", "Oops: y"),
         *((f"error: no data\n{AGENT.format(place)}", "error: no data") for place in ("", "/opt/venv/lib/")),
         ("", ""),
@@ -50,3 +66,18 @@ def test_output_without_an_error_shows_its_last_line() -> None:
     assert describe(["step 1", "did nothing", ""]) == "the last line of its log is 'did nothing'"
     assert describe(["RuntimeError: x", "bye"]) == "RuntimeError: x"
     assert describe([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (HANDLED, True),
+        (f"{HANDLED}\nbye", True),
+        (f"{HANDLED}\n{TORCHRUN}", True),
+        (f"[rank1]: {HANDLED}\n{STEPS}", False),
+        (f"{HANDLED}\n{STEPS}\n{CHAINED}", False),
+        (f"{CHAINED}\n{STEPS}\n{HANDLED}", True),
+    ],
+)
+def test_traceback_before_ordinary_output_is_no_consequence(output: str, expected: bool) -> None:
+    assert is_consequence(output.splitlines()) is expected
