@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, replace
+from types import UnionType
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from launcher.observe import Training
 from launcher.request import Request
@@ -11,6 +13,8 @@ from trainyard.k8s import names
 
 # Jitter makes a pause up to 20 % longer.
 _LONGEST_STRETCH = 1.2
+# A larger number in a Lease is none of ours: times are seconds since the epoch.
+_MAX_NUMBER: Final = 10**12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,13 +240,30 @@ def loads(text: str, candidates: int) -> Progress:
     """
     try:
         values = json.loads(text)
-        values["failures"] = tuple(Failure(**failure) for failure in values["failures"])
-        values["released"] = tuple(Loss(**loss) for loss in values["released"])
-        values["usage"] = Usage(**values["usage"])
-        progress = Progress(**values)
-        is_valid = progress.attempt >= 1 and 0 <= progress.candidate < candidates and progress.restarts >= 0
-    except (ValueError, KeyError, TypeError):
+        values["failures"] = tuple(_build(Failure, failure) for failure in values["failures"])
+        values["released"] = tuple(_build(Loss, loss) for loss in values["released"])
+        values["usage"] = _build(Usage, values["usage"])
+        progress: Progress = _build(Progress, values)
+        is_valid = progress.attempt >= 1 and progress.candidate < candidates
+    except (ValueError, KeyError, TypeError, RecursionError):
         is_valid = False
     if not is_valid:
         raise ValueError(f"{text[:200]!r} is no progress of a run with {candidates} candidates")
     return progress
+
+
+def _build(kind: Any, values: Any) -> Any:
+    """Return an object of this dataclass. Raises TypeError for a value of another type than its field's."""
+    found = kind(**values)
+    for name, hint in get_type_hints(kind).items():
+        if not _is_of(hint, getattr(found, name)):
+            raise TypeError(f"{name} is {getattr(found, name)!r}")
+    return found
+
+
+def _is_of(kind: Any, value: object) -> bool:
+    if get_origin(kind) is UnionType:  # X | None
+        return any(_is_of(each, value) for each in get_args(kind))
+    if kind in (int, float):
+        return type(value) in (int, kind) and 0 <= value <= _MAX_NUMBER  # type: ignore[operator]
+    return type(value) is (get_origin(kind) or kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import pytest
@@ -214,6 +215,30 @@ def test_progress_survives_as_one_line_of_json() -> None:
 def test_what_is_no_progress_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no progress of a run"):
         progresses.loads(text, 1)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("began", None),
+        ("since", "x"),
+        ("since", float("nan")),
+        ("since", 10**400),
+        ("attempt", True),
+        ("restarts", 1.5),
+        ("retiring_nodes", "3"),
+        ("why", None),
+        ("suspended", 0),
+        ("usage", {"usd": None}),
+        ("usage", None),
+        ("failures", [{"pool": "small", "code": "21", "reason": "x"}]),
+        ("released", [{"uid": 1, "message": "x"}]),
+    ],
+)
+def test_progress_with_a_wrong_type_is_refused(field: str, value: object) -> None:
+    values = {**dataclasses.asdict(initial_progress(NOW)), field: value}
+    with pytest.raises(ValueError, match="is no progress of a run"):
+        progresses.loads(json.dumps(values), 1)
 
 
 @pytest.mark.parametrize(("attempt", "candidate"), [(0, 0), (1, 2), (1, -1)])
