@@ -21,6 +21,8 @@ from trainyard.k8s import names, quantity
 # (github.com/aws/karpenter-provider-aws v1.14.1, UnavailableOfferingsTTL in pkg/cache/cache.go).
 MIN_RETRY_SECONDS = 180
 MIN_NODE_START_SECONDS = 60
+# The limit of all whole numbers, as of Kubernetes' int32.
+MAX_NUMBER = 2**31 - 1
 _RUN_ID = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 Quantity = NewType("Quantity", str)
@@ -336,9 +338,9 @@ def _scalar(
             return value
         raise _Mismatch("true or false")
     if kind is int:
-        if isinstance(value, int) and not isinstance(value, bool) and value >= minimum:
+        if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= MAX_NUMBER:
             return value
-        raise _Mismatch(f"a whole number of at least {minimum}")
+        raise _Mismatch(f"a whole number from {minimum} to {MAX_NUMBER}")
     if kind is Moment:
         try:
             moment = datetime.fromisoformat(str(value))

@@ -71,11 +71,11 @@ def test_request_minimum_above_maximum_is_refused(document: dict[str, Any]) -> N
 def test_waits_and_attempts_have_a_least_and_are_required(
     document: dict[str, Any], key: str, wrong: int, least: int
 ) -> None:
-    for value in (wrong, None, "300", True, 2.5):
+    for value in (wrong, None, "300", True, 2.5, 2**31):
         document[key] = value
         (line,) = problems(document)
         assert line == (
-            f"TRAINYARD_REQUEST.{key} is {json.dumps(value)}; it must be a whole number of at least {least}"
+            f"TRAINYARD_REQUEST.{key} is {json.dumps(value)}; it must be a whole number from {least} to 2147483647"
         )
     del document[key]
     assert problems(document)[0].startswith(f"TRAINYARD_REQUEST.{key} is missing")
@@ -104,9 +104,9 @@ def test_the_page_has_every_exit_code() -> None:
     ("place", "value", "right"),
     [
         ("namespace", 1, "a text"),
-        ("holdSeconds", "10m", "a whole number of at least 0"),
-        ("activeDeadlineSeconds", "1h", "a whole number of at least 1"),
-        ("pool.perNode", -4, "a whole number of at least 1"),
+        ("holdSeconds", "10m", "a whole number from 0 to 2147483647"),
+        ("activeDeadlineSeconds", 2**31, "a whole number from 1 to 2147483647"),
+        ("pool.perNode", -4, "a whole number from 1 to 2147483647"),
         ("pool.tolerations", {}, "a list"),
         ("worker.cpu", "\u0663", "a quantity, for instance 4, 1500m or 2Gi"),
         ("worker.env", [], "an object"),
