@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import logging
+import math
 import threading
 import time
 import urllib.request
@@ -159,7 +160,7 @@ def _used(request: Request, seen: Observation) -> dict[str, bool]:
 
 
 def parse_prices(lines: Iterable[str]) -> dict[Offering, float]:
-    """Return the prices in Karpenter's metrics, in USD per hour. A price of 0 is not known."""
+    """Return the prices in Karpenter's metrics, in USD per hour. A price that is 0 or not finite is not known."""
     text = "".join(f"{line.rstrip()}\n" for line in lines if line.startswith(PRICE_METRIC))
     return {
         Offering(
@@ -167,7 +168,7 @@ def parse_prices(lines: Iterable[str]) -> dict[Offering, float]:
         ): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
-        if sample.value > 0
+        if 0 < sample.value < math.inf
     }
 
 

@@ -44,6 +44,7 @@ karpenter_cloudprovider_instance_type_offering_available{capacity_type="spot",in
 karpenter_cloudprovider_instance_type_offering_price_estimate{capacity_type="on-demand",instance_type="g5.12xlarge",zone="us-west-2b"} 7.2
 karpenter_cloudprovider_instance_type_offering_price_estimate{capacity_type="reserved",instance_type="g5.12xlarge",zone="us-west-2b"} 7.2e-07
 karpenter_cloudprovider_instance_type_offering_price_estimate{capacity_type="spot",instance_type="g5.12xlarge",zone="us-west-2b"} 1.8
+karpenter_cloudprovider_instance_type_offering_price_estimate{capacity_type="spot",instance_type="p5.48xlarge",zone="us-west-2b"} +Inf
 karpenter_cloudprovider_instance_type_offering_price_estimate{capacity_type="on-demand",instance_type="p5.48xlarge",zone="us-west-2b"} 0
 """  # noqa: E501
 
@@ -82,7 +83,9 @@ def test_prices_come_from_karpenters_metrics(karpenter: str) -> None:
         7.2,
     ]
     assert prices(offering._replace(zone="us-west-2c")) is None
-    assert prices(offering._replace(instance_type="p5.48xlarge")) is None, "0 is no price"
+    for kind in ("on-demand", "spot"):
+        of_type = offering._replace(instance_type="p5.48xlarge", capacity_type=kind)
+        assert prices(of_type) is None, "0 and infinity are no price"
 
 
 def test_prices_survive_a_replica_without_prices(karpenter: str, monkeypatch: pytest.MonkeyPatch) -> None:
