@@ -113,6 +113,8 @@ def _namespace_of_pod() -> str:
 class _Loader(KubeConfigLoader):
     """The package's loader, but a failed credential plugin is an error. The package only logs it."""
 
+    token: str
+
     def _load_authentication(self) -> None:
         """Remove white space around the token, as client-go does, and refuse what no HTTP header can have."""
         super()._load_authentication()
