@@ -66,9 +66,8 @@ def test_killed_run_of_an_own_model_ends_bitwise_as_undisturbed(
             "test",
         )
         places = ("--checkpoint-uri", str(folder), "--model-uri", str(folder))
-        run = start.gang(
-            *words, *places, *STEPS, processes=processes, restarts=1, patch=KILLED, KILL=kill or "0 0"
-        )
+        killed = {"KILL": kill, "KILL_SAVES": str(folder)}
+        run = start.gang(*words, *places, *STEPS, processes=processes, restarts=1, patch=KILLED, **killed)
         ended = run.end()
         assert ended.code == 0, ended.output
         assert ("checkpoint=loaded" in ended.output) == bool(kill), ended.output

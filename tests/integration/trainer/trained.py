@@ -84,16 +84,22 @@ def stopped_at(ended: Ended, reason: str) -> int:
     return int(found[1])
 
 
-# A patch: with KILL="STEP RANK", that process kills itself after that step, in the first attempt only.
+# A patch: with KILL="STEP RANK", that process kills itself after that step, in the first attempt only. With
+# KILL_SAVES, it first waits for a checkpoint in this folder.
 KILLED = """
 import os
 import signal
+import time
+from pathlib import Path
 from trainer.trainer import Trainer
 learn = Trainer._train_step
 def killed(self, *arguments):
     found = learn(self, *arguments)
     here = os.environ.get("KILL") == f"{self.step} {self.world.rank}"
     if here and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        saves = os.environ.get("KILL_SAVES")
+        while saves and not any(Path(saves).glob("**/manifest.json")):
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
     return found
 Trainer._train_step = killed
