@@ -53,6 +53,8 @@ class MissingError(StoreError):
 
 def destination(uri: str) -> Store:
     """Return the store of a URI: s3://bucket/prefix, file:///path or a path. Raise ValueError if it is invalid."""
+    if found := re.search(r"[?#]", uri):  # urlsplit would cut off what follows, the run id included
+        raise ValueError(f"{uri!r} has a {found[0]!r}; a place must have neither a query nor a fragment")
     scheme, host, path, _, _ = urlsplit(uri)
     if scheme == "s3":
         if not BUCKET.fullmatch(host):
@@ -81,7 +83,8 @@ def os_errors(verb: str, place: object) -> Iterator[None]:
 class Directory:
     """A local or shared directory, created when it does not exist.
 
-    Paths are relative, with slashes. Each method raises StoreError on a failure.
+    Paths are relative, with slashes. Each method raises StoreError on a failure. The directory itself may be a link,
+    but `list` and `delete` refuse linked directories in it: files outside of the store are not part of it.
     """
 
     path: Path
@@ -98,14 +101,22 @@ class Directory:
         """Return all paths with this prefix, and their sizes in bytes. A failed listing is never empty."""
         root = self.path / prefix.rpartition("/")[0]
         found: dict[str, int] = {}
+        self._refuse_links("list", root)
         with os_errors("list", root):
-            for place, _, names in os.walk(root, onerror=_unless_missing):
-                for name in names:
+            for place, directories, names in os.walk(root, onerror=_unless_missing):
+                for name in (*directories, *names):
                     file = Path(place, name)
                     path = file.relative_to(self.path).as_posix()
-                    if path.startswith(prefix):
-                        with suppress(FileNotFoundError):  # removed meanwhile
-                            found[path] = file.stat().st_size
+                    if not path.startswith(prefix):
+                        continue
+                    if name in directories:
+                        self._refuse_links("list", file)
+                        continue
+                    try:
+                        found[path] = file.stat().st_size
+                    except OSError as error:
+                        self._refuse_links("list", file)
+                        _unless_missing(error)  # removed meanwhile
         return found
 
     def read(self, path: str) -> bytes:
@@ -151,12 +162,23 @@ class Directory:
         places = set()
         for path in paths:
             file = self.path / path
+            self._refuse_links("delete", file.parent)
             with os_errors("delete", file):
                 file.unlink(missing_ok=True)
             places.add(file.parent)
         for place in places - {self.path}:
             with suppress(OSError):  # not empty, or already removed
                 place.rmdir()
+
+    def _refuse_links(self, verb: str, place: Path) -> None:
+        """Raise StoreError if `place`, or a directory of the store above it, is a link."""
+        for each in (place, *place.parents):
+            if each == self.path:
+                return
+            if each.is_symlink():
+                raise StoreError(
+                    f"cannot {verb} {each}: it is a link; it must be a directory. Replace it with a copy of its target"
+                )
 
     def _write(self, path: str, source: IO[bytes], *, replace: bool) -> bool:
         """Write a temporary file, and rename it when it is on the disk."""

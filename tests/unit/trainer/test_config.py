@@ -67,7 +67,7 @@ def test_config_reports_all_errors_together() -> None:
                 "-1",
             ),
             *("--model", "llama", "--precision", "int8", "--parallel", "fsdp", "--weight-decay", "nan"),
-            *("--metrics-port", "70000", "--checkpoint-uri", "ftp://x/y"),
+            *("--metrics-port", "70000", "--checkpoint-uri", "s3://bucket/a?b"),
         ],
         {"TRAINYARD_DEVICE": "tpu", "TRAINYARD_EXPECTED_NODES": "2.5", "TRAINYARD_MODEL_URI": "https://x/y"},
     )
@@ -82,7 +82,7 @@ def test_config_reports_all_errors_together() -> None:
         "precision: 'int8' is none of auto, bf16, fp16, fp32",
         "weight_decay: nan is no number",
         "metrics_port: 70000 is not a port",
-        "checkpoint_uri: 'ftp://x/y' must be s3://bucket/prefix, file:///path or a path",
+        "checkpoint_uri: 's3://bucket/a?b' has a '?'; a place must have neither a query nor a fragment",
         "TRAINYARD_EXPECTED_NODES: '2.5' is not a whole number",
         "model_uri: 'https://x/y' must be s3://bucket/prefix, file:///path or a path",
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import threading
 from pathlib import Path
 
@@ -121,6 +122,41 @@ def test_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
         store.put("a", b"x")
 
 
+@pytest.mark.parametrize("target", ["full", "empty", "missing", "loop"])
+def test_linked_directory_is_refused_and_its_target_stays(
+    store: Directory, tmp_path: Path, target: str
+) -> None:
+    store.path.mkdir()
+    outside = tmp_path / "outside"
+    if target in ("full", "empty"):
+        outside.mkdir()
+    if target == "full":
+        (outside / "a").write_text("x")
+    link = store.path / "step-1"
+    link.symlink_to(link if target == "loop" else outside)
+    before = everything(tmp_path)
+    for act in (
+        lambda: store.list("step-"),
+        lambda: store.list("step-1/"),
+        lambda: store.list(),
+        lambda: store.delete(["step-1/a"]),
+    ):
+        with pytest.raises(StoreError, match=f"^cannot (list|delete) {link}: it is a link; it must be"):
+            act()
+    assert everything(tmp_path) == before
+    assert store.list("other") == {}
+
+
+def test_store_that_is_a_link_and_linked_files_are_used(store: Directory, tmp_path: Path) -> None:
+    store.put("step-1/a", b"four")
+    (store.path / "step-1" / "b").symlink_to(store.path / "step-1" / "a")
+    (tmp_path / "link").symlink_to(store.path)
+    linked = Directory(tmp_path / "link")
+    assert linked.list("step-") == {"step-1/a": 4, "step-1/b": 4}
+    linked.delete(["step-1/b"])
+    assert store.list() == {"step-1/a": 4}
+
+
 def everything(path: Path) -> list[str]:
     return sorted(str(each.relative_to(path)) for each in path.rglob("*"))
 
@@ -190,6 +226,13 @@ def test_stores_travel_to_other_processes() -> None:
 )
 def test_a_destination_is_a_bucket_or_a_directory(uri: str, expected: Bucket | Directory) -> None:
     assert destination(uri) == expected
+
+
+@pytest.mark.parametrize("place", ["s3://models/a", "file:///data/a", "/data/a", "a"])
+@pytest.mark.parametrize("rest", ["?", "#", "?versionId=1", "#1", "?/b", "#/b"])
+def test_place_with_a_query_or_fragment_is_refused(place: str, rest: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"'{place}{rest}' has a '{rest[0]}'; a place must have")):
+        destination(place + rest)
 
 
 @pytest.mark.parametrize("uri", ["s3:///x", "s3://Models/x", "s3://ab", "file://host/x", "gs://bucket/x", ""])
