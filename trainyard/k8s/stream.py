@@ -42,11 +42,12 @@ def read_list(chunks: Iterable[bytes], each: Callable[[dict[str, Any]], None]) -
     `metadata`. Raises MalformedResponse for anything but a list.
     """
     text = _Text(chunks)
-    version = ""
+    version, is_list = "", False
     text.take("{")
     while text.peek() != "}":
         name = text.value()
         text.take(":")
+        is_list = is_list or name in ("items", "metadata")
         if name == "items" and text.peek() == "[":
             text.take("[")
             while text.peek() != "]":
@@ -59,6 +60,8 @@ def read_list(chunks: Iterable[bytes], each: Callable[[dict[str, Any]], None]) -
                 version = str(value.get("resourceVersion") or "")
         text.skip(",")
     text.finish()
+    if not is_list:  # for instance the {} of a proxy
+        raise MalformedResponse("an object without items and metadata is no list")
     return version
 
 

@@ -21,7 +21,7 @@ _MAX_SUBDOMAIN, _MAX_LABEL = 253, 63
 _MAX_DIGITS: Final = 9
 _SHOWN: Final = 60
 # Prefixes as `kubectl get -o name` prints them.
-_KINDS: Final = frozenset(
+JOB_KINDS: Final = frozenset(
     f"{kind}{group}" for kind in (n.JOB_SINGULAR, n.JOB_PLURAL, n.JOB_SHORT) for group in ("", f".{n.GROUP}")
 )
 _EXITS: Final = (
@@ -230,7 +230,7 @@ def object_name(word: str) -> str:
 def job_name(word: str) -> str:
     """Return a valid name of a job, without a prefix such as `torchrunjob/`. Raise ValueError."""
     kind, slash, name = word.partition("/")
-    return object_name(name if slash and kind in _KINDS else word)
+    return object_name(name if slash and kind in JOB_KINDS else word)
 
 
 def namespace_name(word: str) -> str:

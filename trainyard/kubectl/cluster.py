@@ -23,8 +23,8 @@ RETRY: Final = RetryPolicy(timeout=10.0, initial_delay=0.2, max_delay=2.0)
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _ROOT: Final = f"/apis/{n.API_VERSION}"
 _OUR_KINDS: Final = (n.JOB_PLURAL, n.QUEUE_PLURAL)
+_JOB_WRITES: Final = tuple(f"{verb} {n.JOB_PLURAL}" for verb in ("create", "patch", "delete"))
 _EVERYWHERE: Final = "all namespaces"
-_WRITES_OF_JOBS: Final = tuple(f"{verb} {n.JOB_PLURAL}" for verb in ("create", "patch", "delete"))
 _SHOWN: Final = 5
 _ABSENT, _CONFLICT = 404, 409
 
@@ -63,14 +63,16 @@ class Cluster:
         """List the objects of the namespace, or of all namespaces."""
         with self._explained("list", plural, _EVERYWHERE if everywhere else self.namespace):
             return self.client.list_items(
-                self.path(plural, everywhere=everywhere), query or {}, lambda item: item
+                self.path(plural, everywhere=everywhere),
+                query or {},
+                lambda item: _checked("list", plural, item),
             )
 
     def find(self, plural: str, name: str) -> JsonObject | None:
         """Return the object with this name, None if it does not exist."""
         with self._explained("get", plural):
             try:
-                return self.client.request("GET", f"{self.path(plural)}/{name}")
+                return _checked("get", plural, self.client.request("GET", f"{self.path(plural)}/{name}"))
             except ApiError as error:
                 if error.status != _ABSENT:
                     raise
@@ -81,9 +83,12 @@ class Cluster:
         """Return the job with this name."""
         found = self.find(n.JOB_PLURAL, name)
         if found is None:
-            hint = f"`{self.command('torchrun list -A')}` shows all"
-            raise PluginError(NOT_FOUND, f"job {name}: is not in namespace {self.namespace}; {hint}")
+            raise self._job_not_found(name)
         return found
+
+    def _job_not_found(self, name: str) -> PluginError:
+        hint = f"`{self.command('torchrun list -A')}` shows all"
+        return PluginError(NOT_FOUND, f"job {name}: is not in namespace {self.namespace}; {hint}")
 
     def queue(self, name: str) -> JsonObject | None:
         """Return the queue with this name, None if it does not exist."""
@@ -105,7 +110,8 @@ class Cluster:
         query = {"fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
         with self._explained("create", n.JOB_PLURAL):
             try:
-                return self.client.request("POST", self.path(n.JOB_PLURAL), query, job)
+                created = self.client.request("POST", self.path(n.JOB_PLURAL), query, job)
+                return created if dry_run else _checked("create", n.JOB_PLURAL, created)
             except ApiError as error:
                 if error.status == _CONFLICT and error.reason == "AlreadyExists":
                     return None
@@ -121,14 +127,16 @@ class Cluster:
         with self._explained("patch", n.JOB_PLURAL):
             path = f"{self.path(n.JOB_PLURAL)}/{name}"
             try:
-                return self.client.request("PATCH", path, None, body, content_type=_MERGE_PATCH)
+                changed = self.client.request("PATCH", path, None, body, content_type=_MERGE_PATCH)
             except ApiError as error:
                 if error.status == _ABSENT:
-                    raise PluginError(NOT_FOUND, f"job {name}: was deleted meanwhile") from None
-                if error.status == _CONFLICT and "UID" in error.message:
+                    self._check_installed(n.JOB_PLURAL)
+                    raise self._job_not_found(name) from None
+                if error.status == _CONFLICT and "uid" in error.message.lower():
                     why = f"job {name}: was replaced by another job of this name meanwhile"
                     raise PluginError(NOT_FOUND, why) from None
                 raise
+            return _checked("patch", n.JOB_PLURAL, changed)
 
     def delete(self, name: str, uid: str) -> None:
         """Delete exactly this job, if it still exists."""
@@ -242,6 +250,25 @@ def _explain_kubeconfig(kubeconfig: str | None, context: str | None) -> Iterator
         raise PluginError(NO_KUBECONFIG, why) from None
 
 
+def _checked(verb: str, plural: str, item: JsonObject) -> JsonObject:
+    """Return an object of the API server. Raise PluginError for the answer of something else, such as a proxy."""
+    meta = item.get("metadata")
+    is_object = isinstance(meta, dict) and all(isinstance(meta.get(key), str) for key in ("name", "uid"))
+    if not is_object or (plural == n.JOB_PLURAL and not isinstance(item.get("spec"), dict)):
+        why = f"{verb} {plural}: the answer has no metadata.name, metadata.uid or spec"
+        raise PluginError(UNAVAILABLE, f"API server: {why}. Check the server and proxy-url of the kubeconfig")
+    return item
+
+
+def _is_refused_by_admission(message: str) -> bool:
+    """Return whether a quota, a policy or a webhook refused the object, not the authorization of the user.
+
+    An authorizer's message has the user (k8s.io/apiserver, endpoints/handlers/responsewriters/errors.go).
+    """
+    is_of_user = "is forbidden: User " in message
+    return ("is forbidden: " in message and not is_of_user) or "denied the request" in message
+
+
 @contextmanager
 def explained(action: str, namespace: str) -> Iterator[None]:
     """Convert errors of the API server to PluginError. `action` is a verb and a resource, as in a role."""
@@ -250,13 +277,16 @@ def explained(action: str, namespace: str) -> Iterator[None]:
     except ApiError as error:
         message = " ".join(error.message.split()) or str(error)
         where = namespace if namespace == _EVERYWHERE else f"namespace {namespace}"
-        what = "job" if action in _WRITES_OF_JOBS else action
-        is_quota = "exceeded quota" in message  # https://kubernetes.io/docs/concepts/policy/resource-quotas/
-        denied = f"{action}: a quota forbids it" if is_quota else f"you may not {action} there"
+        forbidden = f"{where}: you may not {action} there: {message}"
+        if _is_refused_by_admission(message):
+            forbidden = f"{where}: {action}: refused: {message}"
+        invalid = (UNAVAILABLE, f"{action}: refused: {message}")
+        if action in _JOB_WRITES:
+            invalid = (USAGE, f"job: the API server refuses it: {message}")
         code, line = {
             401: (REFUSED, f"login: the API server does not know you ({message}); log in again"),
-            403: (REFUSED, f"{where}: {denied}: {message}"),
-            **dict.fromkeys((400, 409, 422), (USAGE, f"{what}: the API server refuses it: {message}")),
+            403: (REFUSED, forbidden),
+            **dict.fromkeys((400, 409, 422), invalid),
         }.get(error.status, (UNAVAILABLE, f"API server: {error}"))
         raise PluginError(code, line) from None
     except NoLogin as error:  # the earlier login has expired

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainyard.k8s.exec import Execution
-from trainyard.kubectl.cli import object_name, utf8
+from trainyard.kubectl.cli import JOB_KINDS, job_name, utf8
 from trainyard.kubectl.cluster import Cluster, explained
 from trainyard.kubectl.logs import has_ended, newest_pods, node_rank_problem
 from trainyard.kubectl.output import DONE, NOT_FOUND, UNAVAILABLE, USAGE, WORKSPACE, Bar, PluginError, say
@@ -80,21 +80,25 @@ def run(options: argparse.Namespace, cluster: Cluster) -> int:
     pod = _worker(cluster, job, options.node_rank)
     with explained("get and create pods/exec", cluster.namespace):
         if source:
-            return _download(cluster, pod, path, Path(options.target))
+            return _download(cluster, pod, path, options.target)
         _upload(cluster, pod, Path(options.source), path)
     return DONE
 
 
 def _split(word: str) -> tuple[str, str] | None:
-    """Return the job and the path, None for a local path, which has a slash before any colon."""
+    """Return the job and the path, None for a local path, which has a slash before any colon.
+
+    The job may have the prefix of `-o name`.
+    """
     job, colon, path = word.partition(":")
-    if not colon or "/" in job or not job:
+    kind, slash, _ = job.partition("/")
+    if not colon or (slash and kind not in JOB_KINDS) or not job:
         return None
     if not path:
         raise PluginError(USAGE, f"cp: {word}: a path must follow the colon")
     place = f"cp: {word}: job"
     try:
-        name = object_name(job)
+        name = job_name(job)
         place = f"cp: {job}: path"
         return name, utf8(path)
     except ValueError as error:
@@ -159,19 +163,21 @@ def _make_writable(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def _download(cluster: Cluster, pod: str, path: str, target: Path) -> int:
+def _download(cluster: Cluster, pod: str, path: str, target: str) -> int:
     """Copy from a worker. Return the exit code: WORKSPACE if some members of a directory were skipped."""
     directory, base = posixpath.split(posixpath.normpath(path))
     if base in ("", ".", ".."):
         raise PluginError(USAGE, f"cp: {path} of {pod}: must end with the name of a file or a directory")
-    with _explain_write(target):
-        final = _final(target, base)
+    with _explain_write(Path(target)):
+        final = _final(Path(target), base)
+    # As in GNU cp, a path that ends with a slash is a directory.
+    is_directory = final == Path(target) and posixpath.basename(target) in ("", ".", "..")
     with (
         _explain_write(final),
         tempfile.TemporaryDirectory(prefix=".kubectl-torchrun-", dir=final.parent) as scratch,
     ):
         tree = Tree(base, Path(scratch) / "new")
-        _receive(cluster, pod, directory or ".", tree, final)
+        _receive(cluster, pod, directory or ".", tree, final, is_directory=is_directory)
         for line in tree.skipped[:_MAX_REPORTED]:
             say(f"cp: skipped: {line}")
         if more := tree.skipped[_MAX_REPORTED:]:
@@ -200,8 +206,13 @@ def _final(target: Path, base: str) -> Path:
     return final
 
 
-def _receive(cluster: Cluster, pod: str, directory: str, tree: Tree, final: Path) -> None:
-    """Unpack what the pod has below this directory as the `base` of the tree."""
+def _receive(
+    cluster: Cluster, pod: str, directory: str, tree: Tree, final: Path, *, is_directory: bool
+) -> None:
+    """Unpack what the pod has below this directory as the `base` of the tree.
+
+    With `is_directory`, `final` must become a directory.
+    """
     path = posixpath.join(directory, tree.base).removeprefix("./")
     broken: Exception | None = None
     is_empty = True
@@ -212,6 +223,8 @@ def _receive(cluster: Cluster, pod: str, directory: str, tree: Tree, final: Path
                     if is_empty and member.isdir() and os.path.lexists(final):
                         why = f"is a file here, and {path} of {pod} a directory; use another path"
                         raise PluginError(WORKSPACE, f"cp: {final} {why}")
+                    if is_empty and is_directory and not member.isdir():
+                        raise PluginError(WORKSPACE, f"cp: {final} is not a directory here; create it first")
                     is_empty = False
                     tree.add(members, member)
                 tree.end()

@@ -162,17 +162,20 @@ def _show_missing(
     cluster: Cluster, job: JsonObject, shown: dict[int, JsonObject], selection: Selection
 ) -> None:
     """Print the archived logs of the nodes without a pod, or say that there are none."""
-    missing = [node for node in range(int(job.get("status", {}).get("nodes") or 0)) if node not in shown]
-    if not missing:
-        return
     found, attempt = False, max(map(attempt_of, shown.values()))
+    is_present = _is_present_attempt(job, attempt)
+    # The status has only the size of the present attempt. Another one had at least the nodes that are shown.
+    nodes = int(job.get("status", {}).get("nodes") or 0) if is_present else max(shown)
+    missing = [node for node in range(nodes) if node not in shown]
+    if is_present and not missing:
+        return
     try:
         found = _show_archived(cluster, job, replace(selection, attempt=attempt), excluded=shown)
     except PluginError as error:
         say(str(error))
-    if not found:
-        name, nodes = job["metadata"]["name"], ", ".join(map(str, missing))
-        say(f"job {name}: the pods of these node ranks are gone, and their logs with them: {nodes}")
+    if missing and not found:
+        name, ranks = job["metadata"]["name"], ", ".join(map(str, missing))
+        say(f"job {name}: the pods of these node ranks are gone, and their logs with them: {ranks}")
 
 
 def _first_failed(job: JsonObject, pods: dict[int, JsonObject]) -> dict[int, JsonObject]:
@@ -187,14 +190,14 @@ def _first_failed(job: JsonObject, pods: dict[int, JsonObject]) -> dict[int, Jso
 
 def _missing(job: JsonObject, selection: Selection) -> PluginError:
     status, attempt = job.get("status", {}), selection.attempt
-    if why := "" if selection.every else node_rank_problem(job, selection.node_rank or 0):
+    if why := _selection_problem(job, selection):
         return PluginError(NOT_FOUND, why)
     which = "worker" if selection.every else f"worker node {selection.node_rank or 0}"
     which += "" if attempt is None else f" of attempt {attempt}"
     phase, message = status.get("phase") or "not known yet", status.get("message")
     summary = f"job {job['metadata']['name']}: has no {which} now; its phase is {phase}"
     summary = f"{summary}: {message}" if message else summary
-    ended = phase in n.FINAL_PHASES or (attempt or 0) < len(status.get("attempts") or ())
+    ended = phase in n.FINAL_PHASES or (attempt or 0) < (status.get("attempt") or 0)
     if ended and not status.get("logs", {}).get("url"):
         queue = job["spec"]["jobQueue"]
         summary = f"{summary}. Its log was deleted with its pod: queue {queue} has no bucket for logs"
@@ -229,7 +232,7 @@ def _show_archived(
     node = selection.node_rank if selection.every else selection.node_rank or 0
     if not job.get("status", {}).get("logs", {}).get("url"):
         return False
-    if node is not None and node_rank_problem(job, node):
+    if _selection_problem(job, selection):
         return False
     logs = _read_archive(cluster, job, node, "last" if selection.attempt is None else str(selection.attempt))
     logs = [(node, text) for node, text in logs if node not in excluded]
@@ -678,18 +681,41 @@ def _worker_state(pod: JsonObject) -> JsonObject:
 def newest_pods(pods: Iterable[JsonObject], attempt: int | None = None) -> dict[int, JsonObject]:
     """Return the newest pod of each node by node rank, of any attempt or of this one."""
     found: dict[int, JsonObject] = {}
-    for pod in sorted(pods, key=lambda pod: (attempt_of(pod), pod["metadata"]["creationTimestamp"])):
-        labels = pod["metadata"]["labels"]
-        node = str(labels.get(n.LABEL_NODE, labels.get(n.LABEL_INDEX)))
-        if node.isdecimal() and attempt_of(pod) >= 0 and attempt in (None, attempt_of(pod)):
-            found[int(node)] = pod
+    # Labels that are no numbers are not the controller's.
+    numbered = [pod for pod in pods if all(map(str.isdecimal, _numbers(pod)))]
+    for pod in sorted(
+        numbered, key=lambda pod: (attempt_of(pod), pod["metadata"].get("creationTimestamp") or "")
+    ):
+        if attempt in (None, attempt_of(pod)):
+            found[int(_numbers(pod)[1])] = pod
     return dict(sorted(found.items()))
 
 
 def attempt_of(pod: JsonObject) -> int:
-    """Return the attempt that the pod belongs to, -1 if its label is not a number: anyone can create such a pod."""
-    label = str(pod["metadata"]["labels"].get(n.LABEL_ATTEMPT, 0))
-    return int(label) if label.isdecimal() else -1
+    """Return the attempt of one of the `newest_pods`."""
+    return int(_numbers(pod)[0])
+
+
+def _numbers(pod: JsonObject) -> tuple[str, str]:
+    """Return the labels with the attempt and the node rank."""
+    labels = pod["metadata"].get("labels") or {}
+    node = labels.get(n.LABEL_NODE, labels.get(n.LABEL_INDEX))
+    return str(labels.get(n.LABEL_ATTEMPT, "0")), str(node)
+
+
+def _is_present_attempt(job: JsonObject, attempt: int | None) -> bool:
+    return attempt in (None, job.get("status", {}).get("attempt") or 0)
+
+
+def _selection_problem(job: JsonObject, selection: Selection) -> str:
+    """Return why the job can't have this log: it has not had the attempt or the node. Return "" if it may have it."""
+    last, attempt, name = job.get("status", {}).get("attempt"), selection.attempt, job["metadata"]["name"]
+    if attempt is not None and last is not None and attempt > last:
+        attempts = f"attempts 0 to {last}" if last else "attempt 0"
+        return f"--attempt: {attempt} is too high: job {name} has had {attempts}"
+    if selection.every or not _is_present_attempt(job, attempt):
+        return ""
+    return node_rank_problem(job, selection.node_rank or 0)
 
 
 def node_rank_problem(job: JsonObject, node_rank: int) -> str:

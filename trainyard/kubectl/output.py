@@ -268,11 +268,11 @@ def _size(spec: JsonObject, seen: JsonObject) -> str:
 
 
 def _cost(cost: JsonObject) -> str:
-    if not cost:
-        return ""
-    hours = f"{cost.get('nodeHours', 0):.2f} node-hours ({cost.get('idleNodeHours', 0):.2f} idle)"
+    hours, idle, usd = (cost.get(key) for key in ("nodeHours", "idleNodeHours", "usd"))
     least = "at least" if cost.get("unpricedNodeHours") else "about"
-    return f"{hours}, {least} {cost['usd']:.2f} USD" if "usd" in cost else hours
+    shown = "" if hours is None else f"{hours:.2f} node-hours"
+    shown += "" if hours is None or idle is None else f" ({idle:.2f} idle)"
+    return ", ".join(filter(None, (shown, "" if usd is None else f"{least} {usd:.2f} USD")))
 
 
 def _workspace(item: JsonObject) -> str | None:

@@ -13,7 +13,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
@@ -44,15 +44,18 @@ def packing(options: argparse.Namespace) -> Iterator[Packed]:
     if options.workspace is None:
         _check_current_directory()
     context: Any = multiprocessing.get_context("fork")  # starts at once
-    with tempfile.TemporaryDirectory(prefix="kubectl-torchrun-") as scratch:
-        answers, end = context.Pipe(duplex=False)
+    with ExitStack() as stack:
+        with _explain_start():
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="kubectl-torchrun-"))
+            answers, end = context.Pipe(duplex=False)
         arguments = (root, options.max_size * _MEBIBYTE, Path(scratch), end)
         process = context.Process(target=_pack, args=arguments, daemon=True)
         try:
             # The process ignores interrupts: a terminal sends them to both, and this one ends the other.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
             try:
-                process.start()
+                with _explain_start():
+                    process.start()
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
             end.close()
@@ -61,6 +64,16 @@ def packing(options: argparse.Namespace) -> Iterator[Packed]:
             if process.pid is not None:
                 process.kill()
                 process.join()
+
+
+@contextmanager
+def _explain_start() -> Iterator[None]:
+    """Convert errors of this machine, such as no temporary directory or no more processes, to PluginError."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise PluginError(WORKSPACE, f"workspace: can't be packed on this machine: {why}") from None
 
 
 def workspace_root(options: argparse.Namespace) -> Path | None:

@@ -40,6 +40,11 @@ _UNTIL: Final[Mapping[str, tuple[str, str]]] = {
     n.REASON_REFUSED: ("the API server accepts it", ""),
     n.REASON_NAME_TAKEN: ("the name is free", ""),
 }
+# The reasons of a job that never gets a sync pod, and what to do.
+_NEVER: Final[Mapping[str, str]] = {
+    n.REASON_INVALID_SPEC: "correct the spec, then run sync again",
+    n.REASON_POLICY_MISSING: "submit another job when the policy is installed",
+}
 # The objects of a deleted job with the same name disappear within seconds, and the controller finds a new queue.
 _SOON_SECONDS: Final[Mapping[str, float]] = {n.REASON_NAME_TAKEN: 30.0, n.REASON_QUEUE_NOT_FOUND: 3.0}
 WAIT_SECONDS: Final = 300.0
@@ -231,14 +236,10 @@ def check_sync_pod(cluster: Cluster, job: JsonObject, waited: float = 0.0) -> No
     if is_old or waited < _SOON_SECONDS.get(reason, 0.0):
         return
     until, instead = _UNTIL.get(reason, ("", ""))
-    advice = f"run sync again when {until}{instead}"
-    if reason == n.REASON_INVALID_SPEC:
-        advice = "correct the spec, then run sync again"
-    elif reason == n.REASON_POLICY_MISSING:
-        advice = "cancel the job, and submit it again after that"
-    elif reason == n.REASON_QUEUE_NOT_FOUND:
+    advice = _NEVER.get(reason, "") or f"run sync again when {until}{instead}"
+    if reason == n.REASON_QUEUE_NOT_FOUND:
         advice = f"{advice}: {suggest_queue(cluster, job['spec']['jobQueue'])}"
-    elif not until:
+    elif not until and reason not in _NEVER:
         return
     # The pod may have been created after the caller looked for it.
     if cluster.pod(n.sync_pod(name)) is None:

@@ -70,6 +70,7 @@ def test_a_list_is_read_to_the_end_of_its_answer() -> None:
         (b'{"items" [', "where ':' was expected"),
         (b'{"kind": "\xff', "no UTF-8"),
         (b"", "ends in the middle"),
+        (b"{}", "is no list"),
     ],
 )
 def test_read_list_of_another_form_raises(data: bytes, problem: str | None) -> None:

@@ -161,6 +161,6 @@ def test_completion_uses_the_flags_of_the_cluster(
     assert ask(*form.format("--context", "none").split()) == ":4\n"
     assert ask("-n", "--tail") == ":4\n"
     assert ask("--context") == "here\n:4\n"
-    there = {"items": [{"metadata": {"name": "team"}}]}
+    there = {"items": [{"metadata": {"name": "team", "uid": "u"}}]}
     api.intercept = lambda _, path: (200, there if path.endswith("/namespaces") else {})
     assert ask("-n") == "team\n:4\n"

@@ -200,6 +200,7 @@ def test_download_checks_the_local_target_first(
     cluster: Cluster, pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (pods.root / "in").mkdir()
+    (pods.root / "a").write_text("theirs")
     for name in ("file", "file2"):
         (tmp_path / name).write_text("mine")
     (tmp_path / "to" / "in").mkdir(parents=True)
@@ -213,12 +214,17 @@ def test_download_checks_the_local_target_first(
         ("job:/", tmp_path / "x", 64, "cp: / of pod: must end with the name"),
         ("job:in", "/proc/x", 65, "cp: can't write /proc/x: "),
         ("job:in", tmp_path / "file", 65, "file is a file here, and in of pod a directory"),
+        ("job:a", f"{tmp_path}/new/", 65, "cp: .*/new is not a directory here; create it first"),
+        ("job:a", f"{tmp_path}/file/", 65, "cp: .*/file is not a directory here; create it first"),
     ):
         with pytest.raises(PluginError, match=said) as reported:
             cp(cluster, source, target)
         assert reported.value.code == code
-    assert len(asked) == 1
+    assert len(asked) == 3
     assert (tmp_path / "file").read_text() == "mine"
+    assert cp(cluster, "job:in", f"{tmp_path}/new/") == 0
+    assert cp(cluster, "job:a", f"{tmp_path}/new/") == 0
+    assert (tmp_path / "new" / "a").is_file()
 
 
 def test_a_full_disk_and_a_broken_tar_are_reported(

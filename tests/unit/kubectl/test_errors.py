@@ -7,14 +7,18 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from tests.unit.kubectl.plugin_api import JOBS, SUBMIT, Run, TorchrunApi, only_line, sent
 from tests.unit.launcher.api_server import status
+from trainyard.k8s.client import ApiError, RetryPolicy
 from trainyard.kubectl import upload
 from trainyard.kubectl.__main__ import main
+from trainyard.kubectl.cluster import Cluster, explained
+from trainyard.kubectl.output import PluginError
 from trainyard.operator import names as n
 
 pytestmark = pytest.mark.unit
@@ -106,6 +110,9 @@ BAD = [
     (("cp", "", "j:b"), 64, "one of FROM and TO must be JOB:PATH"),
     (("cp", "a", "b"), 64, "one of FROM and TO must be JOB:PATH"),
     (("cp", "j:", "b"), 64, "a path must follow the colon"),
+    (("cp", "torchrunjob/none:/a", "b"), 66, "job none: is not in namespace team"),
+    (("cp", "torchrunjob.torchrun.ai/none:/a", "b"), 66, "job none: is not in namespace team"),
+    (("cp", "directory/none:/a", "b"), 64, "one of FROM and TO must be JOB:PATH"),
     (
         ("list", "--context", "absent"),
         78,
@@ -192,6 +199,61 @@ def test_a_forbidden_namespace_is_named(api: TorchrunApi, run: Run) -> None:
     assert result == 77
     assert "namespace other: you may not create torchrunjobs there" in err
     assert api.objects == {}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{}, {"metadata": None}, {"metadata": {"name": "one"}}, {"metadata": {"name": "one", "uid": "u"}}],
+)
+def test_answer_that_is_no_object_is_reported(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]
+) -> None:
+    quick = RetryPolicy(timeout=0.0)
+    monkeypatch.setattr(Cluster.connect.__func__, "__defaults__", (quick,))  # type: ignore[attr-defined]
+    api.intercept = lambda *_: (200, {"items": [answer]} if answer else {})
+    assert run("list")[0] == 69
+    api.intercept = lambda *_: (200, answer)
+    verbs = [(verb, "one") for verb in ("status", "logs", "cancel", "suspend", "resume", "sync")]
+    for words in (*verbs, ("logs", "-f", "one"), ("cp", "one:/a", "b")):
+        result, out, err = run(*words)
+        assert (result, out) == (69, ""), words
+        assert "API server: get torchrunjobs: the answer has no metadata.name, " in only_line(err), words
+
+
+@pytest.mark.parametrize(
+    ("action", "code", "message", "expected"),
+    [
+        ("create torchrunjobs", 422, "spec: bad", (64, "job: the API server refuses it: spec: bad")),
+        ("patch torchrunjobs", 409, "modified", (64, "job: the API server refuses it: modified")),
+        ("list torchrunjobs", 400, "bad", (69, "list torchrunjobs: refused: bad")),
+        ("create pods", 422, "spec: bad", (69, "create pods: refused: spec: bad")),
+        (
+            "create pods",
+            403,
+            'pods "a" is forbidden: User "u" cannot create resource "pods"',
+            (77, "namespace team: you may not create pods there: "),
+        ),
+        (
+            "create pods",
+            403,
+            'pods "a" is forbidden: exceeded quota: q, requested: pods=1',
+            (77, 'namespace team: create pods: refused: pods "a" is forbidden: exceeded quota'),
+        ),
+        (
+            "create torchrunjobs",
+            403,
+            'admission webhook "w" denied the request: no',
+            (77, "namespace team: create torchrunjobs: refused: admission webhook"),
+        ),
+    ],
+)
+def test_refusal_names_the_refused_action(
+    action: str, code: int, message: str, expected: tuple[int, str]
+) -> None:
+    with pytest.raises(PluginError) as reported, explained(action, "team"):
+        raise ApiError("POST", "/x", code, "", message)
+    assert reported.value.code == expected[0]
+    assert str(reported.value).startswith(expected[1])
 
 
 def test_a_cluster_without_the_kinds(api: TorchrunApi, run: Run) -> None:

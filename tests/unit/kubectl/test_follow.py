@@ -45,6 +45,36 @@ def test_logs_of_a_larger_earlier_attempt_are_shown(api: TorchrunApi, run: Run) 
     assert "which has 1 node, number 0" in only_line(run("logs", "one", "--node-rank", "1")[2])
 
 
+def test_node_of_a_larger_earlier_attempt_is_not_refused(api: TorchrunApi, run: Run) -> None:
+    """The job's size is that of the present attempt, 3."""
+    job = api.job("one", phase="Running", numNodes=1)
+    job["status"] |= {"nodes": 1, "attempt": 3}
+    words = ("logs", "one", "--node-rank", "2", "--attempt")
+    assert "job one: has no worker node 2 of attempt 0 now" in only_line(run(*words, "0")[2])
+    assert "which has 1 node, number 0" in only_line(run(*words, "3")[2])
+    failure = {"attempt": 0, "nodeRank": 2, "pod": "one-0-2", "logTail": "nope"}
+    job["status"]["firstFailure"] = failure
+    assert run(*words, "0")[:2] == (0, "nope\n")
+
+
+@pytest.mark.parametrize(("last", "attempts"), [(0, "attempt 0"), (12, "attempts 0 to 12")])
+@pytest.mark.parametrize("which", [(), ("--all",)])
+def test_attempt_that_the_job_has_not_had_is_refused(
+    api: TorchrunApi, run: Run, last: int, attempts: str, which: tuple[str, ...]
+) -> None:
+    """The status has only the last attempts."""
+    job = api.job("one", phase="Running")
+    kept = [{"attempt": attempt} for attempt in range(last)][-8:]
+    job["status"] |= {"attempt": last, "attempts": kept, "logs": {"url": "s3://code/logs", "image": "i"}}
+    result, out, err = run("logs", "one", "--attempt", "13", *which)
+    assert (result, out) == (66, "")
+    assert only_line(err).endswith(f"--attempt: 13 is too high: job one has had {attempts}")
+    del job["status"]["logs"]
+    if last:
+        err = run("logs", "one", "--attempt", "10", *which)[2]
+        assert "Its log was deleted with its pod" in only_line(err)
+
+
 @pytest.mark.parametrize(
     ("spec", "status", "least", "said"),
     [

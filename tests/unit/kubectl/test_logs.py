@@ -124,16 +124,6 @@ def test_last_lines_are_shown_if_the_node_is_gone(api: TorchrunApi, run: Run) ->
     assert run("logs", "one", "--node-rank", "1")[:2] == (0, KEPT["logTail"] + "\n")
 
 
-def test_pod_with_another_kind_of_label_is_ignored(api: TorchrunApi, run: Run) -> None:
-    """Anyone who may create pods in the namespace can create one with the labels of another job."""
-    api.job("one", phase="Running")
-    name = api.worker("one-0-0")["metadata"]["name"]
-    api.logs[name] = [b"epoch 1\n"]
-    for labels in ({n.LABEL_ATTEMPT: "x"}, {n.LABEL_INDEX: "x"}):
-        api.worker(f"other-{len(api.objects)}", **labels)
-    assert run("logs", "one")[:2] == (0, "epoch 1\n")
-
-
 def test_logs_of_a_job_without_node_0_show_the_first_failure(api: TorchrunApi, run: Run) -> None:
     failed(api)
     api.worker("one-0-1-abcde", "terminated", **{LABEL_INDEX: "1"})
@@ -384,6 +374,27 @@ def test_logs_of_a_worker_that_is_gone_come_from_the_bucket(
     assert (result, out) == (0, "three\n")
 
 
+def test_missing_pod_of_a_larger_earlier_attempt_is_named(api: TorchrunApi, run: Run) -> None:
+    api.job("one", phase="Running")["status"] |= {"nodes": 1, "attempt": 1}
+    name = api.worker("one-0-2", "terminated", **{LABEL_INDEX: "2"})["metadata"]["name"]
+    api.logs[name] = [b"of node 2\n"]
+    result, out, err = run("logs", "one", "--all", "--attempt", "0")
+    assert (result, out) == (0, "[node 2] of node 2\n")
+    assert only_line(err).endswith("their logs with them: 0, 1")
+
+
+def test_all_logs_of_a_larger_earlier_attempt_are_shown(
+    api: TorchrunApi, run: Run, made: list[dict[str, Any]], ends: Ends
+) -> None:
+    api.objects[f"{JOBS}/one"]["status"]["nodes"] = 1
+    name = api.worker("one-0-0", "terminated")["metadata"]["name"]
+    api.logs[name] = [b"of node 0\n"]
+    ends("Succeeded", framed(0, 0, b"again\n") + framed(0, 1, b"of node 1\n"))
+    result, out, err = run("logs", "one", "--all", "--attempt", "0")
+    assert (result, sorted(out.splitlines())) == (0, ["[node 0] of node 0", "[node 1] of node 1"]), err
+    assert "their logs with them" not in err
+
+
 @pytest.mark.parametrize(("words", "attempt"), [(("--attempt", "0"), "0"), (("--previous",), "1")])
 def test_logs_of_an_earlier_attempt(
     run: Run, made: list[dict[str, Any]], ends: Ends, words: tuple[str, ...], attempt: str
@@ -407,7 +418,7 @@ def test_log_that_cannot_be_read_says_why_and_what_to_do(
     api: TorchrunApi, run: Run, made: list[dict[str, Any]], ends: Ends
 ) -> None:
     ends("Failed", b"logs: s3://code/x has no log of this attempt and node. It has none.\n")
-    result, _, err = run("logs", "one", "--attempt", "7")
+    result, _, err = run("logs", "one", "--attempt", "0")
     assert (result, err.splitlines()[-1].partition("no log of this attempt")[1]) == (
         66,
         "no log of this attempt",

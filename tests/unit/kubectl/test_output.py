@@ -94,13 +94,37 @@ def test_table_and_status_of_a_job() -> None:
     assert "Workers:    2 active\n" in shown
     assert "Progress:   step 120, loss 0.1235, 1000 t/s\n" in shown
     assert "Cost:       25.60 node-hours (1.02 idle), about 838.94 USD\n" in shown
-    partial = {**item, "status": {**item["status"], "cost": {"usd": 1.0}}}
-    assert "Cost:       0.00 node-hours (0.00 idle), about 1.00 USD\n" in output.status(partial, now)
     lost = "worker vit-0-1-abcde on node b is lost (PreemptionByScheduler); restart 1 of 3"
     assert f"Restarted:  2026-01-01T01:00:00Z: {lost}\n" in shown
     one = {**item, "status": {"nodes": 1, "gpusPerNode": 1, "gpus": 1}}
     assert "Size:       1 node, 1 GPU\n" in output.status(one, now)
     assert shown.endswith("CONDITION   STATUS   REASON   MESSAGE\nAccepted    True     Ok       fits\n")
+
+
+@pytest.mark.parametrize(
+    ("cost", "shown"),
+    [
+        ({"usd": 2}, "about 2.00 USD"),
+        ({"nodeHours": 1.5}, "1.50 node-hours"),
+        ({"nodeHours": 1.5, "usd": 2, "unpricedNodeHours": 1}, "1.50 node-hours, at least 2.00 USD"),
+        ({"idleNodeHours": 1}, ""),
+    ],
+)
+def test_status_shows_the_known_fields_of_the_cost(cost: dict[str, float], shown: str) -> None:
+    spec = {"jobQueue": "q", "numGPUs": 1, "command": "true"}
+    item = {"metadata": {"name": "one"}, "spec": spec, "status": {"cost": cost}}
+    lines = output.status(item, datetime(2026, 1, 1, tzinfo=UTC)).splitlines()
+    assert [line.split(maxsplit=1)[1] for line in lines if line.startswith("Cost:")] == [shown] * bool(shown)
+
+
+@pytest.mark.parametrize("label", [n.LABEL_ATTEMPT, n.LABEL_INDEX])
+def test_pod_with_an_invalid_label_is_ignored(api: TorchrunApi, run: Run, label: str) -> None:
+    api.job("one", phase="Running")
+    api.worker("odd", **{label: "x"})
+    api.logs[worker(api, 0)] = [b"line\n"]
+    for path in (f"{PODS}/odd", f"{PODS}/one-0-0-abcde"):
+        del api.objects[path]["metadata"]["creationTimestamp"]
+    assert run("logs", "one") == (0, "line\n", "")
 
 
 def worker(api: TorchrunApi, attempt: int, state: str = "terminated") -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import multiprocessing
 import os
 import signal
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +53,37 @@ def test_packing_without_a_workspace_starts_no_process(tmp_path: Path) -> None:
     with packing(options(tmp_path / "none", no_workspace=True)) as packed:
         assert set(multiprocessing.active_children()) == before
         assert packed() is None
+
+
+NO_MEMORY = OSError(errno.ENOMEM, "Cannot allocate memory")
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "error", "why"),
+    [
+        (
+            tempfile,
+            "mkdtemp",
+            FileNotFoundError(errno.ENOENT, "No usable temporary directory"),
+            "No usable temporary directory",
+        ),
+        (multiprocessing.get_context("fork"), "Pipe", NO_MEMORY, "Cannot allocate memory"),
+        (os, "fork", NO_MEMORY, "Cannot allocate memory"),
+    ],
+)
+def test_machine_that_can_not_pack_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, error: OSError, why: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(module, name, fail)
+    with pytest.raises(PluginError) as reported, packing(options(tmp_path)):
+        pass
+    assert (reported.value.code, str(reported.value)) == (
+        WORKSPACE,
+        f"workspace: can't be packed on this machine: {why}",
+    )
 
 
 def test_a_packing_process_that_is_killed_is_reported(tmp_path: Path) -> None:

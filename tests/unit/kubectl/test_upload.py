@@ -62,8 +62,8 @@ def test_sync_waits_for_a_new_queue(api: TorchrunApi, run: Run, pod: Store) -> N
         (n.REASON_KAI_QUEUE_NOT_FOUND, "run sync again when KAI's queue exists"),
         (n.REASON_KAI_QUEUE_LIMIT, "run sync again when the limit is higher, or submit a job of fewer"),
         (n.REASON_INVALID_SPEC, "correct the spec, then run sync again"),
+        (n.REASON_POLICY_MISSING, "submit another job when the policy is installed"),
         (n.REASON_REFUSED, "run sync again when the API server accepts it"),
-        (n.REASON_POLICY_MISSING, "cancel the job, and submit it again after that"),
     ],
 )
 def test_reasons_without_a_sync_pod_are_reported_with_advice(
