@@ -201,7 +201,7 @@ class Config:
             if value is not None and value not in allowed:
                 found.append(f"{name}: {value!r} is none of {', '.join(allowed)}")
         if self.workload is not None:
-            if not re.fullmatch(r"[\w.]+:\w+", self.workload):
+            if not re.fullmatch(r"\w+(\.\w+)*:\w+", self.workload):
                 found.append(f"workload: {self.workload!r} must be package.module:function")
             found += [
                 f"{name}: {getattr(self, name)!r} is set beside workload, which has its own; remove one of them"

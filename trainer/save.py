@@ -42,6 +42,21 @@ def probe(uri: str, run_id: str) -> str:
     return store.uri(path)
 
 
+def check_tensors(state: Mapping[str, object]) -> None:
+    """Check before the training that the state of a model can be saved, in a checkpoint or as the finished model.
+
+    Raises:
+        TrainerError: A value is not a tensor.
+    """
+    for name, value in state.items():
+        if not hasattr(value, "data_ptr"):
+            raise TrainerError(
+                Exit.CONFIGURATION,
+                f"model: {name!r} of its state is a {type(value).__name__}; it must be a tensor, also what "
+                "get_extra_state returns",
+            )
+
+
 def save(
     uri: str,
     run_id: str,

@@ -39,7 +39,7 @@ from trainer.metrics.throughput import Goodput, peak
 from trainer.parallel import is_compiled, report_compile_errors, set_precision
 from trainer.process import log_line, run_and_exit
 from trainer.reporter import EndReport, Reporter
-from trainer.save import probe, save
+from trainer.save import check_tensors, probe, save
 from trainer.scratch import clear
 from trainer.shutdown import Stop, patience
 from trainer.trainer import Trainer
@@ -86,6 +86,9 @@ def run(
     watch.enter("checking torch.compile", long=True)
     compiled = is_compiled(config, world, device)
     trainer = Trainer(config, world, device, precision, workload, stop, watch, compiled=compiled)
+    if config.model_uri is not None or config.checkpoint_uri is not None:
+        with shared():
+            check_tensors(trainer.network.state_dict())
     checkpointer = None
     if config.checkpoint_uri is not None:
         from trainer.checkpoint.checkpointer import Checkpointer  # this import takes one or two seconds

@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import importlib
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import default_collate
+from torch.nn.parameter import UninitializedParameter
+from torch.utils.data import IterableDataset, default_collate
 
 from trainer.contract import Exit, TrainerError
 from trainer.workloads import Split, Workload
@@ -48,7 +49,7 @@ class CustomWorkload:
         loss: Callable[[Any, Any], Tensor],
         train: Dataset,
         test: Dataset,
-        correct: Callable[[Any, Any], Tensor] | None = None,
+        correct: Callable[[Any, Any], Tensor | float] | None = None,
         flops_per_sample: int | None = None,
     ) -> None:
         """Define the workload. All processes must define the same.
@@ -64,9 +65,16 @@ class CustomWorkload:
                 it, 6 per weight, which holds for linear layers.
 
         Raises:
-            TrainerError: A data set is empty.
+            TrainerError: A data set is empty or not map-style, its samples can't be a batch, or the model can't learn.
         """
         for split, data in (("train", train), ("test", test)):
+            has_samples = hasattr(data, "__getitem__") or hasattr(data, "__getitems__")
+            if isinstance(data, IterableDataset) or not (hasattr(data, "__len__") and has_samples):
+                raise TrainerError(
+                    Exit.CONFIGURATION,
+                    f"workload {name}: {split} is a {type(data).__name__}; it must be a map-style data set, with "
+                    "__len__ and __getitem__",
+                )
             if len(data) < 1:
                 raise TrainerError(
                     Exit.DATA, f"workload {name}: {split} has no samples; it must have at least one"
@@ -76,7 +84,7 @@ class CustomWorkload:
         self._parts: dict[str, Dataset] = {"train": train, "test": test}
         self.train_samples, self.test_samples = len(train), len(test)
         with torch.random.fork_rng(devices=()):
-            self.parameters = sum(parameter.numel() for parameter in model().parameters())
+            self.parameters = _count_parameters(name, model())
         self.flops_per_sample = 6 * self.parameters if flops_per_sample is None else flops_per_sample
         self.digest = self._hash()
 
@@ -92,7 +100,15 @@ class CustomWorkload:
         samples = (
             data.__getitems__(wanted) if hasattr(data, "__getitems__") else [data[each] for each in wanted]
         )
-        pair = default_collate(samples)
+        try:
+            pair = default_collate(samples)
+        except (TypeError, RuntimeError) as error:  # samples of other types, or of unequal shapes
+            reason = str(error).partition("\n")[0]
+            raise TrainerError(
+                Exit.DATA,
+                f"workload {self.name}: samples of {split} cannot be stacked into a batch: {reason}. A sample must be "
+                "a pair of inputs and target, each a tensor, an array or a number, with equal shapes in all samples",
+            ) from error
         if not (
             isinstance(pair, list | tuple)
             and len(pair) == 2
@@ -128,6 +144,20 @@ class CustomWorkload:
         return total.hexdigest()
 
 
+def _count_parameters(name: str, network: object) -> int:
+    """Return the number of parameters of a user's model. Raise TrainerError if it can't learn."""
+    problem = ""
+    if not isinstance(network, nn.Module):
+        problem = f"model returns a {type(network).__name__}; it must return a torch.nn.Module"
+    elif any(isinstance(parameter, UninitializedParameter) for parameter in network.parameters()):
+        problem = "model has a lazy module; it must create all parameters with their shapes"
+    elif not any(parameter.requires_grad for parameter in network.parameters()):
+        problem = "model has no parameter with requires_grad; at least one must learn"
+    if problem:
+        raise TrainerError(Exit.CONFIGURATION, f"workload {name}: {problem}")
+    return sum(parameter.numel() for parameter in cast(nn.Module, network).parameters())
+
+
 class _WithLoss(nn.Module):
     """A model whose `forward` returns the summed loss, as the training loop needs it (`trainer.workloads.Workload`)."""
 
@@ -135,7 +165,7 @@ class _WithLoss(nn.Module):
         self,
         network: nn.Module,
         loss: Callable[[Any, Any], Tensor],
-        correct: Callable[[Any, Any], Tensor] | None,
+        correct: Callable[[Any, Any], Tensor | float] | None,
     ) -> None:
         super().__init__()
         self.network = network
@@ -146,26 +176,37 @@ class _WithLoss(nn.Module):
         count = len(targets)
         # The mean of nothing is NaN. The zero depends on all weights, whose gradients are exchanged.
         loss = self._loss(outputs, targets).float() * count if count else outputs.float().sum()
-        correct = self._correct(outputs, targets) if self._correct and count else torch.zeros_like(loss)
+        correct = self._correct(outputs, targets) if self._correct and count else 0
+        correct = torch.as_tensor(correct, dtype=torch.float64, device=loss.device)
         units = torch.full((), count, dtype=torch.float64, device=loss.device)
-        return loss, torch.stack([loss.detach().double(), correct.detach().double(), units])
+        return loss, torch.stack([loss.detach().double(), correct.detach(), units])
 
 
 def load(place: str, data: str) -> Workload:
     """Load the workload of `package.module:function` with the value of `--data`.
 
     Raises:
-        TrainerError: There is no such function, or it does not return a workload.
+        TrainerError: There is no such function, or it does not return a workload. Other errors of the module and the
+            function stay as they are, because their stack traces show the line.
     """
     module, _, function = place.partition(":")
+    problem, found = "", None
     try:
-        create = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module imports another one, which is missing
+        problem = str(error)
+    create = getattr(found, function, None)
+    if found is not None and not callable(create):
+        problem = f"module {module!r} has no function {function!r}"
+    if problem:
         raise TrainerError(
             Exit.CONFIGURATION,
-            f"workload: {place!r}: {error}. It must be package.module:function, importable in the working directory "
+            f"workload: {place!r}: {problem}. It must be package.module:function, importable in the working directory "
             "or by PYTHONPATH",
-        ) from error
+        )
+    assert create is not None  # noqa: S101 - callable
     workload = create(data)
     if not isinstance(workload, CustomWorkload):
         raise TrainerError(

@@ -33,6 +33,19 @@ def unused(_data: str) -> CustomWorkload:
     return create_workload("unused", Unused)
 
 
+class Extra(nn.Linear):
+    def get_extra_state(self) -> object:
+        return {"count": 3}
+
+    def set_extra_state(self, state: object) -> None:
+        """Do nothing."""
+
+
+def extra(_data: str) -> CustomWorkload:
+    """A model whose state has a value that is not a tensor."""
+    return create_workload("extra", lambda: Extra(4, 2))
+
+
 class CountingDropout(nn.Dropout):
     """Dropout with a buffer that counts forward passes, as that of batch normalization does."""
 

@@ -84,6 +84,18 @@ def test_parameter_without_gradient_under_ddp_is_refused(start: Start) -> None:
         assert "Traceback" not in ended.output
 
 
+@pytest.mark.parametrize("uri", ["--model-uri", "--checkpoint-uri", None])
+def test_state_that_cannot_be_saved_is_refused_at_the_start(
+    start: Start, tmp_path: Path, uri: str | None
+) -> None:
+    words = ("--workload", f"{MODELS}:extra", "--device", "cpu", *STEPS)
+    ended = start.gang(*words, *((uri, str(tmp_path)) if uri else ())).end()
+    assert ended.code == (Exit.CONFIGURATION if uri else Exit.SUCCEEDED), ended.output
+    line = "error: model: 'network._extra_state' of its state is a dict; it must be a tensor"
+    assert (line in ended.output) == (uri is not None), ended.output
+    assert "Traceback" not in ended.output
+
+
 class Masks(nn.Module):
     """Records the dropout masks of each forward pass in training."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -99,6 +101,69 @@ def test_custom_workload_without_samples_is_refused() -> None:
     assert caught.value.code == Exit.DATA
 
 
+class Endless(torch.utils.data.IterableDataset[Sample]):
+    def __iter__(self) -> Iterator[Sample]:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return 5
+
+
+class Unsized:
+    def __getitem__(self, index: int) -> Sample:
+        raise NotImplementedError
+
+
+def frozen() -> nn.Module:
+    return nn.Linear(1, 1).requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "phrase", "code"),
+    [
+        ({"train": Endless()}, "train is a Endless; it must be a map-style", Exit.CONFIGURATION),
+        ({"test": Unsized()}, "test is a Unsized; it must be a map-style", Exit.CONFIGURATION),
+        ({"test": 5}, "test is a int; it must be a map-style", Exit.CONFIGURATION),
+        ({"model": lambda: None}, "model returns a NoneType; it must return", Exit.CONFIGURATION),
+        ({"model": nn.Identity}, "model has no parameter with requires_grad", Exit.CONFIGURATION),
+        ({"model": frozen}, "model has no parameter with requires_grad", Exit.CONFIGURATION),
+        ({"model": lambda: nn.LazyLinear(1)}, "model has a lazy module", Exit.CONFIGURATION),
+        ({"train": [None, None]}, "samples of train cannot be stacked into a batch: default", Exit.DATA),
+        (
+            {"test": [(torch.zeros(each), 0) for each in (1, 2)]},
+            "samples of test cannot be stacked into a batch: stack expects each tensor to be equal",
+            Exit.DATA,
+        ),
+        ({"test": [(0, 0), (0,)]}, "samples of test cannot be stacked", Exit.DATA),
+        ({"test": [("a", 0), ("b", 0)]}, "a sample of test is a tuple; it must be a pair", Exit.DATA),
+    ],
+)
+def test_custom_workload_that_cannot_train_is_refused(
+    changes: dict[str, Any], phrase: str, code: Exit
+) -> None:
+    with pytest.raises(TrainerError, match=f"^workload line: {re.escape(phrase)}.*$") as caught:
+        custom(**changes)
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    "correct",
+    [
+        lambda outputs, targets: int((outputs > targets).sum()),
+        lambda outputs, targets: float((outputs > targets).sum()),
+        lambda outputs, targets: (outputs > targets).sum().numpy(),
+        lambda outputs, targets: (outputs > targets).float().sum().requires_grad_(),
+    ],
+)
+def test_custom_workload_accepts_a_number_of_correct_samples(correct: Any) -> None:
+    network: Any = custom(correct=correct, loss=lambda out, _: out.mean() * 0).model()
+    nn.init.zeros_(network.network.weight)
+    nn.init.constant_(network.network.bias, 3.0)
+    _, sums = network(*custom().batch(np.arange(5), "train"))
+    assert sums.tolist() == [0.0, 2.0, 5.0]
+    assert not sums.requires_grad
+
+
 def test_custom_workload_with_other_samples_is_refused() -> None:
     with pytest.raises(TrainerError, match="a sample of train is a dict; it must be a pair") as caught:
         custom([{"x": torch.zeros(1)}])  # type: ignore[list-item]
@@ -109,7 +174,10 @@ def test_custom_workload_with_other_samples_is_refused() -> None:
     ("place", "phrase"),
     [
         ("no_such_module:workload", "No module named 'no_such_module'"),
-        ("examples.trainer.spirals:missing", "has no attribute 'missing'"),
+        ("examples.trainer.missing:workload", "No module named 'examples.trainer.missing'"),
+        ("examples.missing.spirals:workload", "No module named 'examples.missing'"),
+        ("examples.trainer.spirals:missing", "module 'examples.trainer.spirals' has no function 'missing'"),
+        ("examples.trainer.spirals:__doc__", "has no function '__doc__'"),
         ("examples.trainer.spirals:Spirals", "returned a Spirals"),
     ],
 )
@@ -124,9 +192,34 @@ def test_load_of_a_wrong_place_is_one_clear_line(
 
 
 @pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("int('ten')", ValueError),
+        ("import os; os.patth", AttributeError),
+        ("from os import patth", ImportError),
+        ("import missing", ModuleNotFoundError),
+        ("def f(:", SyntaxError),
+    ],
+)
+def test_error_of_the_users_module_keeps_its_stack(
+    code: str, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"bad_{error.__name__}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(error) as caught:
+        load(f"bad_{error.__name__}:workload", "digits")
+    assert not isinstance(caught.value, TrainerError)
+
+
+@pytest.mark.parametrize(
     ("options", "phrase"),
     [
         (["--workload", "spirals"], "workload: 'spirals' must be package.module:function"),
+        (["--workload", ".:f"], "workload: '.:f' must be package.module:function"),
+        (["--workload", "..:f"], "workload: '..:f' must be package.module:function"),
+        (["--workload", ".a:f"], "workload: '.a:f' must be package.module:function"),
+        (["--workload", "a..b:f"], "workload: 'a..b:f' must be package.module:function"),
+        (["--workload", "a.:f"], "workload: 'a.:f' must be package.module:function"),
         (["--workload", "a:b", "--model", "convnet"], "model: 'convnet' is set beside workload"),
         (["--workload", "a:b", "--sequence-length", "8"], "sequence_length: 8 is set beside workload"),
     ],
