@@ -69,7 +69,10 @@ class StepClock:
 
 @dataclass(frozen=True, kw_only=True)
 class Carried:
-    """The times before a checkpoint, in seconds; `began_at` is since 1970, by the clock of the first host."""
+    """The times before a checkpoint, in seconds.
+
+    `began_at` is the time of the checkpoint less `total_seconds`, since 1970 by the clock of the first host.
+    """
 
     useful_seconds: float
     total_seconds: float
@@ -83,8 +86,9 @@ class Goodput:
         self, *, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
     ) -> None:
         self._clock, self._wall = clock, wall
-        self._made = clock()
-        self._carried = Carried(useful_seconds=0.0, total_seconds=0.0, began_at=wall())
+        self._made, self._made_at = clock(), wall()
+        self._carried = Carried(useful_seconds=0.0, total_seconds=0.0, began_at=self._made_at)
+        self._gap = 0.0  # between the checkpoint that was loaded and the creation of this object
         self._useful = 0.0
         # Of the steps since the last `add`: their number, their start, their pauses, and the time until the end of the
         # last one without pauses. `_per_step` is the useful time per step before them.
@@ -93,8 +97,13 @@ class Goodput:
         self._stepped = False
 
     def resume_from(self, carried: Carried) -> None:
-        """Continue with the times of a checkpoint that was loaded."""
+        """Continue with the times of a checkpoint that was loaded.
+
+        Only the wall clock has the time between two attempts. If it was set back, or is behind the clock of another
+        host, no time passed between them.
+        """
         self._carried = carried
+        self._gap = max(0.0, self._made_at - (carried.began_at + carried.total_seconds))
         self._useful = 0.0
         self._running, self._stalled = 0, 0.0
 
@@ -124,9 +133,8 @@ class Goodput:
         first `add`, that time counts.
         """
         useful = self._carried.useful_seconds + self._useful + self._unmeasured()
-        return Carried(
-            useful_seconds=useful, total_seconds=max(self._total(), useful), began_at=self._carried.began_at
-        )
+        total = max(self._total(), useful)
+        return Carried(useful_seconds=useful, total_seconds=total, began_at=self._wall() - total)
 
     def _unmeasured(self) -> float:
         if not self._running:
@@ -139,11 +147,8 @@ class Goodput:
         return now.useful_seconds / now.total_seconds if now.total_seconds else 0.0
 
     def _total(self) -> float:
-        # Only the wall clock includes the time between two attempts. If it was set back, or is behind the clock of
-        # another host, the counted seconds are a lower bound.
-        counted = self._carried.total_seconds + (self._clock() - self._made)
-        passed = self._wall() - self._carried.began_at
-        return max(counted, passed, self._carried.useful_seconds + self._useful)
+        counted = self._carried.total_seconds + self._gap + (self._clock() - self._made)
+        return max(counted, self._carried.useful_seconds + self._useful)
 
 
 def mfu(samples_per_second: float, flops_per_sample: float, processes: int, peak: float) -> float:

@@ -164,6 +164,30 @@ def test_a_clock_that_was_set_back_loses_no_time_that_was_counted() -> None:
     assert goodput.share() == 0.8
 
 
+@pytest.mark.parametrize("skew", [-1e7, 0.0, 1e7])
+def test_wrong_clock_during_a_save_does_not_spoil_goodput(skew: float) -> None:
+    clocks = Clocks()
+    first = clocks.goodput()
+    clocks.passes(100)
+    first.add(80)
+    clocks.wall += skew
+    saved = first.carried()
+    assert saved.total_seconds == 100
+    clocks.passes(10)
+    clocks.wall -= skew
+    assert first.share() == pytest.approx(80 / 110)
+    second = clocks.goodput(saved)
+    clocks.passes(100)
+    second.add(100)
+    # If the clock was behind during the save, the gap seems to be longer.
+    saved = second.carried()
+    assert saved.total_seconds == pytest.approx({0.0: 210, 1e7: 200, -1e7: 1e7 + 210}[skew])
+    third = clocks.goodput(saved)
+    clocks.passes(1000)
+    third.add(1000)
+    assert third.carried().total_seconds == pytest.approx(saved.total_seconds + 1000)
+
+
 @given(SECONDS, SECONDS, SECONDS, SECONDS, SECONDS, SECONDS)
 def test_goodput_is_a_share_whatever_clocks_say(
     useful: float, total: float, began: float, wall: float, passed: float, added: float
