@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from collections.abc import Mapping
@@ -25,17 +26,34 @@ class World:
         """Read the variables that torchrun sets (docs.pytorch.org/docs/stable/elastic/run.html).
 
         Raises:
-            TrainerError: A variable is missing or not a number.
+            TrainerError: A variable is missing, or is not a number in its range.
         """
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
-        try:
-            return cls(*(int(environ[name]) for name in names))
-        except (KeyError, ValueError) as error:
+        sizes = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
+        ranks = {"RANK": "WORLD_SIZE", "LOCAL_RANK": "LOCAL_WORLD_SIZE"}
+        problems, found = [], {}
+        for name in (*sizes, *ranks):
+            text = environ.get(name, "")
+            limit = found.get(ranks.get(name, ""))
+            minimum = 1 if name in sizes else 0
+            if not (text.isascii() and text.isdecimal()) or not minimum <= int(text) < (limit or math.inf):
+                given = repr(text) if name in environ else "not set"
+                below = f" and less than {ranks[name]}, {limit}" if limit else ""
+                problems.append(f"{name} is {given}; it must be a whole number of at least {minimum}{below}")
+            else:
+                found[name] = int(text)
+        if problems:
             raise TrainerError(
                 Exit.CONFIGURATION,
-                f"{error.args[0]} is not what torchrun sets; start the trainer with "
+                f"{'; '.join(problems)}. torchrun sets these variables: start the trainer with "
                 "`torchrun --standalone --nproc-per-node 2 -m trainer.train` or `python -m trainer.entrypoint`",
-            ) from error
+            )
+        return cls(
+            rank=found["RANK"],
+            size=found["WORLD_SIZE"],
+            local_rank=found["LOCAL_RANK"],
+            local_size=found["LOCAL_WORLD_SIZE"],
+            nodes=found["GROUP_WORLD_SIZE"],
+        )
 
 
 def describe_expected(nodes: int | None, processes_per_node: int | None) -> str | None:

@@ -69,9 +69,38 @@ def test_the_world_is_read_from_torchrun() -> None:
 
 def test_without_torchrun_the_message_says_how_to_start() -> None:
     with pytest.raises(
-        TrainerError, match="RANK is not what torchrun sets; start the trainer with `torchrun"
+        TrainerError,
+        match=r"; RANK is not set; it must be .* torchrun sets these variables: start the trainer with",
     ):
         World.read({})
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "problem"),
+    [
+        ("RANK", "a", "RANK is 'a'; it must be a whole number of at least 0 and less than WORLD_SIZE, 8."),
+        ("RANK", "8", "RANK is '8'; it must be a whole number of at least 0 and less than WORLD_SIZE, 8."),
+        ("RANK", "-1", "RANK is '-1'; it must be a whole number of at least 0"),
+        (
+            "LOCAL_RANK",
+            "4",
+            "LOCAL_RANK is '4'; it must be a whole number of at least 0 and less than LOCAL_",
+        ),
+        ("WORLD_SIZE", "0", "WORLD_SIZE is '0'; it must be a whole number of at least 1."),
+        ("GROUP_WORLD_SIZE", "", "GROUP_WORLD_SIZE is ''; it must be a whole number of at least 1."),
+    ],
+)
+def test_variable_out_of_range_is_named(variable: str, value: str, problem: str) -> None:
+    names = {
+        "RANK": "5",
+        "WORLD_SIZE": "8",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "4",
+        "GROUP_WORLD_SIZE": "2",
+    }
+    with pytest.raises(TrainerError, match=f"^{problem}") as caught:
+        World.read({**names, variable: value})
+    assert caught.value.code == Exit.CONFIGURATION
 
 
 def test_on_a_laptop_the_entry_point_needs_nothing() -> None:
