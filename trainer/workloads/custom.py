@@ -175,11 +175,21 @@ class _WithLoss(nn.Module):
         outputs = self.network(inputs)
         count = len(targets)
         # The mean of nothing is NaN. The zero depends on all weights, whose gradients are exchanged.
-        loss = self._loss(outputs, targets).float() * count if count else outputs.float().sum()
+        loss = self._mean_loss(outputs, targets) * count if count else outputs.float().sum()
         correct = self._correct(outputs, targets) if self._correct and count else 0
         correct = torch.as_tensor(correct, dtype=torch.float64, device=loss.device)
         units = torch.full((), count, dtype=torch.float64, device=loss.device)
         return loss, torch.stack([loss.detach().double(), correct.detach(), units])
+
+    def _mean_loss(self, outputs: Any, targets: Tensor) -> Tensor:
+        loss = self._loss(outputs, targets)
+        if not isinstance(loss, Tensor) or loss.dim():
+            what = f"tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            raise TrainerError(
+                Exit.CONFIGURATION,
+                f"workload: loss returned a {what}; it must return the mean of the batch, a tensor without dimensions",
+            )
+        return loss.float()
 
 
 def load(place: str, data: str) -> Workload:

@@ -147,6 +147,21 @@ def test_custom_workload_that_cannot_train_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("loss", "phrase"),
+    [
+        (lambda _out, _targets: 1.0, "loss returned a float"),
+        (lambda _out, _targets: None, "loss returned a NoneType"),
+        (lambda out, targets: out - targets, r"loss returned a tensor of shape [5, 1]"),
+    ],
+)
+def test_custom_workload_refuses_a_loss_that_is_no_scalar(loss: Any, phrase: str) -> None:
+    workload = custom(loss=loss)
+    with pytest.raises(TrainerError, match=re.escape(phrase)) as caught:
+        workload.model()(*workload.batch(np.arange(5), "train"))
+    assert caught.value.code == Exit.CONFIGURATION
+
+
+@pytest.mark.parametrize(
     "correct",
     [
         lambda outputs, targets: int((outputs > targets).sum()),
