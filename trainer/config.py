@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -158,13 +158,12 @@ class Config:
             parser.add_argument(
                 _flag(each.name), help=each.metadata["help"] + default + note, metavar="VALUE"
             )
-        words, problems = _join_values(arguments, {_flag(each.name) for each in fields(cls)})
         try:
-            given, unknown = parser.parse_known_args(words)
+            given, unknown = parser.parse_known_args(list(arguments))
         except argparse.ArgumentError as error:
             raise TrainerError(Exit.CONFIGURATION, str(error)) from error
 
-        problems += [f"{word}: no such option; --help lists them" for word in unknown]
+        problems = [f"{word}: no such option; --help lists them" for word in unknown]
         values: dict[str, Any] = {}
         for each in fields(cls):
             env = each.metadata["env"]
@@ -226,24 +225,6 @@ class Config:
                 except ValueError as error:
                     found.append(f"{name}: {error}")
         return found
-
-
-def _join_values(arguments: Sequence[str], flags: Collection[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments without flags that have no value, and a problem for each of these.
-
-    argparse would report the first of them alone, also for a value such as -1e-3. So this joins it to its flag.
-    """
-    words, problems = [], []
-    rest = list(arguments)
-    while rest:
-        word = rest.pop(0)
-        if word not in flags:
-            words.append(word)
-        elif rest and rest[0] != "-h" and not rest[0].startswith("--"):
-            words.append(f"{word}={rest.pop(0)}")
-        else:
-            problems.append(f"{word}: has no value")
-    return words, problems
 
 
 def _flag(name: str) -> str:
