@@ -30,7 +30,8 @@ class World:
         """
         sizes = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
         ranks = {"RANK": "WORLD_SIZE", "LOCAL_RANK": "LOCAL_WORLD_SIZE"}
-        problems, found = [], {}
+        problems: list[str] = []
+        found: dict[str, int] = {}
         for name in (*sizes, *ranks):
             text = environ.get(name, "")
             limit = found.get(ranks.get(name, ""))

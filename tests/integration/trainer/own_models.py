@@ -49,6 +49,8 @@ def extra(_data: str) -> CustomWorkload:
 class CountingDropout(nn.Dropout):
     """Dropout with a buffer that counts forward passes, as that of batch normalization does."""
 
+    count: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
