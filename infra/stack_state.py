@@ -73,5 +73,5 @@ def _is_logged_in(environment: Mapping[str, str]) -> bool:
     home = environment.get("PULUMI_CREDENTIALS_PATH") or environment.get("PULUMI_HOME") or "~/.pulumi"
     try:
         return bool(json.loads((Path(home).expanduser() / "credentials.json").read_text())["current"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError):  # a RuntimeError: `~` of an unknown user
         return False

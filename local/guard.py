@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from local.home import Home, read_cloud, user_program
+from local.home import Home, read_record, user_program
 
 # All variables from which AWS SDKs read credentials:
 # https://docs.aws.amazon.com/sdkref/latest/guide/settings-reference.html
@@ -142,7 +142,7 @@ def _environment(file: Path, record: Mapping[str, Any]) -> dict[str, str]:
 
 def _read(file: Path) -> dict[str, Any] | None:
     """Return the record of a running cloud; None if the file is missing or damaged."""
-    record = read_cloud(file) or {}
+    record = read_record(file) or {}
     keys = ("region", "awsEndpoint", "accessKeyId", "secretAccessKey")
     return record if all(isinstance(record.get(key), str) for key in keys) else None
 
@@ -151,7 +151,7 @@ def _own(environment: Mapping[str, str], home: Home | None) -> dict[str, str]:
     """Return the variables of the local cloud that `environment` names or the home has, {} if there is none."""
     named = environment.get("TRAINYARD_LOCAL_CLOUD")
     file = Path(named) if named else (home or Home(environment=environment)).cloud_file
-    record = None if file.is_dir() else _read(file)
+    record = _read(file)
     if record is None and named and file.exists():
         raise ForeignCloudError(f"TRAINYARD_LOCAL_CLOUD: {named!r} must be run/cloud.json of a local cloud")
     return {} if record is None else _environment(file, record)

@@ -134,17 +134,17 @@ class Home:
 
         It may be stale: see `local.cluster.record`.
         """
-        return read_cloud(self.cloud_file)
+        return read_record(self.cloud_file)
 
 
-def read_cloud(file: Path) -> dict[str, Any] | None:
-    """Return the record of a running cloud, or None if the file is missing or damaged.
+def read_record(file: Path) -> dict[str, Any] | None:
+    """Return the record of a running process or cloud, or None if the file is missing or damaged.
 
     Writes are atomic, so a damaged file comes from a file system repair or a manual change.
     """
     try:
         record = json.loads(file.read_text())
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, IsADirectoryError, ValueError):
         return None
     return record if isinstance(record, dict) else None
 

@@ -160,7 +160,7 @@ def schema() -> dict[str, Any]:
 
 
 def _accept_empty_sections(model: dict[str, Any], definitions: dict[str, Any]) -> None:
-    """Let a mapping or a list be without a value, as it is if all of its keys are comments."""
+    """Accept null for optional mappings and lists: YAML reads a section whose keys are all comments as null."""
     for key, part in model.get("properties", {}).items():
         target = definitions[part["$ref"].rpartition("/")[2]] if "$ref" in part else part
         if key not in model.get("required", ()) and target.get("type") in ("object", "array"):

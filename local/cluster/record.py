@@ -5,13 +5,13 @@ A process is identified by its id and start time, because the kernel reuses ids.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from local.home import Home
+from local.home import Home, read_record
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,8 @@ def from_record(record: Mapping[str, Any]) -> Process:
 def recorded(home: Home) -> Process | None:
     """Return the supervisor that the home's records name, running or not."""
     for file in (supervisor_file(home), home.cloud_file):
-        try:
-            return from_record(json.loads(file.read_text()))
-        except FileNotFoundError:
-            continue
-        except (ValueError, KeyError, TypeError, OverflowError):
-            # Writes are atomic, so an incomplete file comes from a file system repair or a manual change.
-            continue
+        with suppress(ValueError, KeyError, TypeError, OverflowError):  # missing or damaged
+            return from_record(read_record(file) or {})
     return None
 
 

@@ -33,7 +33,7 @@ def cache_directory() -> Path:
     chosen = os.environ.get("TRAINYARD_CACHE")
     if chosen:
         return expand("TRAINYARD_CACHE", chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "trainyard"
+    return expand("XDG_CACHE_HOME", os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "trainyard"
 
 
 def tool_directory(tool: Tool) -> Path:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from local.home import expand
 from local.plugins.provider import ProviderError
 
 # The time limit of a credential plugin, and how long before expiry its token is renewed, in seconds.
@@ -152,7 +153,7 @@ def _document(text: str | None) -> tuple[dict[str, Any], str]:
     if "\n" not in text and not text.lstrip().startswith("{"):
         place = text
         try:
-            text = Path(text).expanduser().read_text()
+            text = expand("KUBECONFIG", text).read_text()
         except OSError as error:
             raise ProviderError(f"kubeconfig: {place} can't be read: {error.strerror}") from error
     document = _parse(text, place)

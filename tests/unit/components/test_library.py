@@ -134,8 +134,13 @@ def test_pool_of_a_type_with_efa_has_its_interfaces() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"purchase": "Spot"}, "purchase: 'Spot' is unknown. It must be one of on-demand, spot, reserved."),
-        ({"purchase": None}, "purchase: None is unknown. It must be one of on-demand, spot, reserved."),
+        *(
+            (
+                {"purchase": value},
+                f"purchase: {value!r} is unknown. It must be one of on-demand, spot, reserved.",
+            )
+            for value in ("Spot", None)
+        ),
         *(
             (
                 {"max_nodes": value},

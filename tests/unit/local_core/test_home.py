@@ -10,6 +10,7 @@ import pytest
 
 from local import home as home_module
 from local.home import CHECKOUT, SOCKET_PATH_BYTES, Home, write_atomically
+from local.tools.registry import cache_directory
 
 pytestmark = pytest.mark.unit
 
@@ -24,6 +25,14 @@ def test_the_home_is_the_given_directory_then_the_variable_then_the_checkouts(tm
 def test_home_of_an_unknown_user_is_refused() -> None:
     with pytest.raises(OSError, match="TRAINYARD_HOME must be a path; there is no such user"):
         Home(environment={"TRAINYARD_HOME": "~nobody2/x"})
+
+
+@pytest.mark.parametrize("name", ["TRAINYARD_CACHE", "XDG_CACHE_HOME"])
+def test_cache_of_an_unknown_user_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.delenv("TRAINYARD_CACHE", raising=False)
+    monkeypatch.setenv(name, "~nobody2/x")
+    with pytest.raises(OSError, match=f"{name} must be a path; there is no such user"):
+        cache_directory()
 
 
 @pytest.mark.parametrize("length", [1, 50, 100, 150])

@@ -72,8 +72,9 @@ def test_record_without_its_process_is_reported_and_removed(home: Home) -> None:
     assert lifecycle.status(home) is None
 
 
-def test_half_a_record_counts_as_none(home: Home) -> None:
-    record.supervisor_file(home).write_text('{"pid": ')
+@pytest.mark.parametrize("text", ['{"pid": ', '{"pid": 1e400, "startTime": 1}', "[1, 2]", '{"pid": "x"}'])
+def test_damaged_record_counts_as_none(home: Home, text: str) -> None:
+    record.supervisor_file(home).write_text(text)
     assert record.recorded(home) is None
 
 

@@ -52,6 +52,7 @@ def test_an_api_server_that_is_not_on_this_machine_is_refused(server: str) -> No
     [
         ("{", "no JSON"),
         ("/does/not/exist", "can't be read"),
+        ("~nobody2/config", "there is no such user"),
         (kubeconfig().replace('"x"}', '"y"}'), "has no context 'y'"),
     ],
 )
