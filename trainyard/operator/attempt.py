@@ -29,7 +29,7 @@ from trainyard.operator.gang import build_pod_group, gang_wait
 from trainyard.operator.launcher_detection import detect_launcher
 from trainyard.operator.launcher_flags import find_conflict
 from trainyard.operator.nodes import choose_nodes, delete_placeholders, pending_without_nodes
-from trainyard.operator.observe import AttemptJob
+from trainyard.operator.observe import AttemptJob, Worker
 from trainyard.operator.plan import (
     POLL_SECONDS,
     SCHEDULER_SECONDS,
@@ -43,6 +43,8 @@ from trainyard.operator.resources import InvalidJob, VolumeMissing, distribute, 
 
 BACKOFF_FIRST_SECONDS: Final = 10.0
 BACKOFF_MAX_SECONDS: Final = 360.0
+# A pod that still exists this long after its grace period is late: its node may not answer.
+LATE_SECONDS: Final = 15.0
 _SHOWN: Final = 3
 _NOT_RUNNING: Final = (
     Condition(n.SUSPENDED, False, "NotAsked"),
@@ -131,7 +133,7 @@ def _advance(
     ctx: ReconcileContext,
     attempt: AttemptSpec,
     choice: Submit | Wait | None,
-    remaining: str,
+    remaining: tuple[str, float | None],
     has_outdated_jobs: bool,
     jobs: list[JsonObject],
 ) -> ReconcilePlan:
@@ -139,7 +141,7 @@ def _advance(
 
     Args:
         choice: The nodes of a pool, or the wait for them.
-        remaining: The message about objects of other attempts, which must be gone first.
+        remaining: The message about objects of other attempts, which must be gone first, and when it changes.
         has_outdated_jobs: Whether they include Jobs.
     """
     conditions, capacity = accepted_conditions(ctx, attempt), ctx.status.raw.get("capacity")
@@ -148,8 +150,8 @@ def _advance(
         return _wait(ctx, Wait(n.REASON_BACKING_OFF, pause, conditions, left))
     wanted = [*supporting_objects(attempt), *jobs]
     conflict = _name_conflict(ctx, wanted)
-    if remaining and (has_outdated_jobs or not conflict):  # the wait for nodes starts later
-        return _wait(ctx, Wait(n.REASON_STOPPING, remaining, conditions))
+    if remaining[0] and (has_outdated_jobs or not conflict):  # the wait for nodes starts later
+        return _wait(ctx, Wait(n.REASON_STOPPING, remaining[0], conditions, remaining[1]))
     if isinstance(choice, Wait):
         if attempt.settings.queue.scheduling.pool:
             lack = Condition(n.CAPACITY_AVAILABLE, False, choice.reason, choice.message)
@@ -382,8 +384,13 @@ def _failed_jobs(ctx: ReconcileContext) -> list[AttemptJob]:
     return [each for each in ctx.children.jobs if each.failed or each.uid in failing]
 
 
-def _describe_remaining(ctx: ReconcileContext, outdated: list[AttemptJob], groups: list[JsonObject]) -> str:
-    """Return which objects of other attempts must be gone first; "" for none. Two attempts never run at once."""
+def _describe_remaining(
+    ctx: ReconcileContext, outdated: list[AttemptJob], groups: list[JsonObject]
+) -> tuple[str, float | None]:
+    """Return which objects of other attempts must be gone first, and the seconds until one is late; "" for none.
+
+    Two attempts never run at once.
+    """
     pods = [
         *(each for each in ctx.children.orphans if not each.finished),
         *(each for each in ctx.children.workers if each.attempt != ctx.status.attempt),
@@ -394,9 +401,17 @@ def _describe_remaining(ctx: ReconcileContext, outdated: list[AttemptJob], group
         *(f"PodGroup {each['metadata']['name']}" for each in groups),
     ]
     if not objects:
-        return ""
-    lost = ". If a node does not answer, delete it" if any(each.deleting for each in pods) else ""
-    return f"the workers of the earlier attempt are being stopped: {_list(objects)}{lost}"
+        return "", None
+    late = _late_pod_after(pods, ctx.now)
+    advice = ". This takes longer than usual. If a node does not answer, delete it" if late == 0.0 else ""
+    return f"the workers of the earlier attempt stop: {_list(objects)}{advice}", late or None
+
+
+def _late_pod_after(pods: Iterable[Worker], now: float) -> float | None:
+    """Return the seconds until a pod that is being deleted is late; 0 if one is, None if none is being deleted."""
+    ends = [parse_time(each.item["metadata"].get("deletionTimestamp")) for each in pods if each.deleting]
+    first = min((each for each in ends if each is not None), default=None)
+    return None if first is None else max(0.0, first + LATE_SECONDS - now)
 
 
 def _list(objects: list[str]) -> str:

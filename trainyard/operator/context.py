@@ -330,7 +330,7 @@ class ReconcileContext:
             status["cost"] = cost.status
         if status == old:
             return ReconcilePlan(requeue_after=requeue_after)
-        well = phase not in (n.PHASE_FAILED, n.PHASE_RESTARTING) and reason in _NORMAL_REASONS
+        well = phase != n.PHASE_FAILED and reason in _NORMAL_REASONS
         message = message or f"the job is {phase}"
         if phase in n.FINAL_PHASES and cost is not None and cost.summary:
             message = f"{message}; {cost.summary}"

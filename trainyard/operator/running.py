@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from launcher.errors import meaning
 from launcher.manifests import stamp
+from trainyard.k8s import names
 from trainyard.operator import attempt
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject
@@ -36,6 +37,13 @@ from trainyard.operator.plan import (
 # The status keeps the last attempts, because a client that follows the job may have missed several.
 MAX_ATTEMPTS: Final = 8
 _ATTEMPT_MESSAGE: Final = 1024
+# What the exit codes of WORKER_FINAL_EXIT_CODES mean, for a message.
+_FINAL_CODES: Final = {
+    names.WORKER_EXIT_CONFIGURATION: "the command or its arguments are wrong",
+    names.WORKER_EXIT_WORLD_SIZE: "the number of processes is not the expected one",
+    126: "the command is not executable",
+    127: "the command does not exist",
+}
 _STOPPING: Final = "the workers are being stopped"
 
 
@@ -176,7 +184,10 @@ def _restart_or_fail(ctx: ReconcileContext, end: AttemptEnd) -> ReconcilePlan:
     failure = _first_failure(ctx, end.failure) if end.failure is not None else None
     if end.final or restarts >= limit:
         reason, used = n.REASON_NOT_RESTARTABLE, ""
-        if not end.final:
+        if end.final:
+            means = f"exit code {end.exit_code} means that {_FINAL_CODES[end.exit_code or 0]}"
+            used = f"; a restart does not help (maxRestarts is {limit}), because {means}"
+        else:
             reason = n.REASON_RESTARTS_USED_UP if limit else n.REASON_WORKER_FAILED
             used = f"; {restarts} of {limit} restarts were used" if limit else ""
         message = f"{end.why}{used}{log}"
@@ -336,7 +347,9 @@ def _report_workers(
     ready = sum(each.ready or each.finished for each in ctx.workers)
     is_running = ready >= needed or ctx.status.phase == n.PHASE_RUNNING
     why = suspended or why
-    message = f"{ready} of {nodes} workers are ready" + (f", {why}" if why else "")
+    message = f"{ready} of {nodes} {'worker is' if nodes == 1 else 'workers are'} ready" + (
+        f", {why}" if why else ""
+    )
     fields: JsonObject = {"workers": ctx.count_workers()}
     if ctx.progress is not None:
         kept = ctx.status.raw.get("progress") if "unreadable" in ctx.progress else None

@@ -277,7 +277,7 @@ def test_workers_that_can_not_start_are_named_with_the_reason(installed: Stack) 
             WAIT_SECONDS,
         )
         shown = torchrun(installed, "status", name).output
-        assert f"0 of 1 workers are ready, {name}-0-0-" in shown
+        assert f"0 of 1 worker is ready, {name}-0-0-" in shown
         assert torchrun(installed, "cancel", name).code == 0
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from launcher.manifests import stamp
 from trainyard.operator import names as n
 from trainyard.operator.failures import FOLLOWING_SETTLE_SECONDS
-from trainyard.operator.plan import ReconcilePlan
+from trainyard.operator.plan import WARNING, ReconcilePlan
 
 JsonObject = dict[str, Any]
 T = TypeVar("T")
@@ -44,6 +44,7 @@ class Api:
         self.now = 1_000_000.0
         self.objects: dict[Key, JsonObject] = {}
         self.events: list[str] = []
+        self.warning_reasons: list[str] = []
         self.ran: list[tuple[str, str]] = []  # (TorchrunJob's uid, Job's name) of Jobs whose pods ran
         self.count = 0
         self.written: list[str] = []
@@ -159,6 +160,7 @@ class Api:
             if not self.put_status(item, plan.status):
                 return False
         self.events += [event.reason for event in plan.events]
+        self.warning_reasons += [event.reason for event in plan.events if event.type == WARNING]
         return True
 
     # --- what Kubernetes does

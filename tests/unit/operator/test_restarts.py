@@ -9,6 +9,7 @@ import pytest
 from launcher.manifests import stamp
 from tests.unit.operator.life import Life, Pooled
 from tests.unit.operator.made import job as made_job
+from trainyard.k8s import names
 from trainyard.operator import names as n
 
 pytestmark = pytest.mark.unit
@@ -40,7 +41,7 @@ def test_all_restarts_count_against_one_limit() -> None:
 
 @pytest.mark.parametrize(("asked", "code", "reason"), [
     ({"restartPolicy": "Never"}, 7, "WorkerFailed"),
-    ({}, 127, "NotRestartable"),
+    *(({}, code, "NotRestartable") for code in names.WORKER_FINAL_EXIT_CODES),
 ])  # fmt: skip
 def test_failure_that_is_not_restartable_fails_the_job(asked: dict[str, Any], code: int, reason: str) -> None:
     life = Life(asked).run()
@@ -55,6 +56,8 @@ def test_exit_code_is_that_of_the_command() -> None:
     life.fail(message=said, only=0)
     assert life.shown("reason", "exitCode") == ("NotRestartable", 2)
     assert "ended with exit code 2" in life.message
+    why = "because exit code 2 means that the command or its arguments are wrong"
+    assert f"a restart does not help (maxRestarts is 3), {why}" in life.message
 
 
 @pytest.mark.parametrize("kind", ["Pod", "Job"])
@@ -142,8 +145,15 @@ def test_stuck_pod_delays_the_next_attempt() -> None:
     life.api.objects["Pod", stuck]["metadata"]["stuck"] = True
     life.api.delete("Pod", stuck)
     life.settle()
-    assert life.status["phase"] == "Restarting"
-    assert f"pod {stuck} on n0. If a node does not answer, delete it" in life.message
+    assert life.state == ("Restarting", n.REASON_STOPPING)
+    assert life.api.events[-2:] == [n.REASON_WORKER_FAILED, n.REASON_STOPPING]
+    assert life.api.warning_reasons == [n.REASON_WORKER_FAILED]
+    assert life.message == f"the workers of the earlier attempt stop: Job vit-0, pod {stuck} on n0"
+    life.api.now += life.requeue_after or 0
+    life.reconcile()
+    assert life.message.endswith(
+        f"pod {stuck} on n0. This takes longer than usual. If a node does not answer, delete it"
+    )
     assert life.names("Job") == ["vit-0"]
     life.api.objects["Pod", stuck]["metadata"]["stuck"] = False
     life.settle()
