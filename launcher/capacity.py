@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from launcher import block
-from launcher.observe import Node, NodePool, Observation, Pod
+from launcher.observe import Claim, Node, NodePool, Observation, Pod
 from launcher.refusals import describe_ended_instances, is_out_of_capacity, missing_capacity
-from launcher.request import NodeRequest
+from launcher.request import NodeRequest, count_of
 from trainyard.k8s import names, quantity
 from trainyard.k8s.quantity import Amount
 
@@ -20,6 +20,16 @@ from trainyard.k8s.quantity import Amount
 CLASS_SECONDS = 10
 # A taint with this effect is a preference: the scheduler still places pods there.
 _SOFT_EFFECT = "PreferNoSchedule"
+# The problem of a node that the scheduler is about to give to the run.
+FREE = "free, but not reserved for the job yet"
+# The problems of a node that are a state. The others are something that the node has.
+_STATES = (FREE, "not Ready", "not initialized", "cordoned", "being deleted")
+# Taints of every node that starts.
+_START_TAINTS = (
+    "taint node.kubernetes.io/",
+    "taint node.cloudprovider.kubernetes.io/",
+    "taint karpenter.sh/",
+)
 _BYTES = ("memory", "ephemeral-storage")
 
 
@@ -163,7 +173,8 @@ def ceiling(request: NodeRequest, seen: Observation) -> tuple[int, str]:
     All nodes of a pool have one instance type. So a limit of devices or CPUs is a limit of whole nodes, even if a
     worker uses only a part of a node.
     """
-    most, reason = request.pool.max_nodes, f"pool {request.pool.name} may have {request.pool.max_nodes} nodes"
+    most = request.pool.max_nodes
+    reason = f"pool {request.pool.name} has at most {count_of(most, 'node')}"
     if seen.pool is None:
         return most, reason
     there = max(len(seen.nodes), sum(each.launched for each in seen.claims))
@@ -176,9 +187,8 @@ def ceiling(request: NodeRequest, seen: Observation) -> tuple[int, str]:
         limit = seen.pool.limits.get(name)
         if limit is not None and limit // size < most:
             most = int(limit // size)
-            reason = (
-                f"the limit of NodePool {request.pool.name} is {float(limit):g} {name}, which is {most} nodes"
-            )
+            why = "" if name == "nodes" else f" (its limit is {_readable(name, limit)} {name})"
+            reason = f"NodePool {request.pool.name} has at most {count_of(most, 'node')}{why}"
     return most, reason
 
 
@@ -214,7 +224,14 @@ def preflight(request: NodeRequest, seen: Observation, started: float) -> str:
         return large
     most, limit = ceiling(request, seen)
     if most < request.min_nodes:
-        return f"{request.min_nodes} nodes are needed, but {limit}; ask for fewer or raise the ceiling"
+        advice = [f"ask for at most {request.describe_amount(most)}"] if most else []
+        if limit == no_reservation(request.pool.name):
+            advice.append("create a reservation")
+        elif seen.pool.node:  # a pool of the stack
+            advice.append(f"raise maxNodes of pool {request.pool.name}")
+        else:
+            advice.append(f"raise spec.limits of NodePool {request.pool.name}")
+        return f"{request.describe_need()}, but {limit}; {', or '.join(advice)}"
     return block.refusal(request, seen.now, started + request.deadline_seconds)
 
 
@@ -257,7 +274,7 @@ def _decide(
     if hopeless := preflight(request, seen, started):
         return GiveUp(code=names.EXIT_IMPOSSIBLE, reason=hopeless)
     have = min(len(counted.usable), request.max_nodes)
-    there = "1 node is there" if have == 1 else f"{have} nodes are there"
+    there = count_of(have, "node is ready", "nodes are ready")
     deadline = started + request.deadline_seconds
     if have < request.min_nodes:
         if seen.now >= deadline:
@@ -272,15 +289,18 @@ def _decide(
         return Submit(nodes=have, reason=f"all {there}" if have > 1 else there)
     most, limit = ceiling(request, seen)
     if have >= most:
-        return Submit(nodes=have, reason=f"{there} and no more can come: {limit}")
+        return Submit(nodes=have, reason=f"{there}, and no more can come: {limit}")
     if have >= most - counted.foreign:
-        return Submit(nodes=have, reason=f"{there} and the pool's other {counted.foreign} are in use")
+        return Submit(
+            nodes=have,
+            reason=f"{there}, and the pool's other {counted.foreign} {'is' if counted.foreign == 1 else 'are'} in use",
+        )
     on_their_way = len(counted.unusable) - counted.foreign
     if not on_their_way and is_out_of_capacity(request, seen, started, since + request.hold_seconds):
         refused = missing_capacity(request, seen.warnings, started)
-        return Submit(nodes=have, reason=f"{there} and no more can come: {refused}", by_events=True)
+        return Submit(nodes=have, reason=f"{there}, and no more can come: {refused}", by_events=True)
     if seen.now >= since + request.hold_seconds:
-        return Submit(nodes=have, reason=f"{there} and no more came within {request.hold_seconds} s")
+        return Submit(nodes=have, reason=f"{there}, and no more came within {request.hold_seconds} s")
     if seen.now >= deadline:
         return Submit(nodes=have, reason=f"{there} at the deadline of {request.deadline_seconds} s")
     return Wait(since=since)
@@ -290,16 +310,42 @@ _MAX_PARTS = 4
 _MAX_NAMES = 4
 
 
-def _starting(names: list[str]) -> str:
-    """Return the message about starting NodeClaims, with their names."""
+def _describe_start(names: list[str], problem: str) -> str:
+    """Return the message about the NodeClaims of nodes that start, with the problem of those that have joined."""
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return f"{len(names)} NodeClaim{'s' if len(names) > 1 else ''} starting: {', '.join(names[:_MAX_NAMES])}{more}"
+    verb = count_of(len(names), "node is starting", "nodes are starting")
+    return f"{verb} ({', '.join(names[:_MAX_NAMES])}{more}{problem and f': {problem}'})"
+
+
+def _describe_unusable(problem: str, times: int) -> str:
+    if problem in _STATES:
+        return f"{count_of(times, 'node is', 'nodes are')} {problem}"
+    return f"{count_of(times, 'node has', 'nodes have')} {problem}"
+
+
+def _starting_nodes(seen: Observation, counted: Count) -> dict[str, list[Claim]]:
+    """Return the NodeClaims whose nodes start, by the problem of their nodes; "" if they have not joined."""
+    nodes = {node.name: node for node in seen.nodes}
+    found: dict[str, list[Claim]] = defaultdict(list)
+    for claim in sorted(seen.claims, key=lambda claim: claim.name):
+        node = nodes.get(claim.node)
+        if claim.initialized or claim.deleting or claim.problem:
+            continue
+        if node is None:
+            found[""].append(claim)
+        elif node.labels.get(names.LABEL_INITIALIZED) != "true" and not node.deleting:
+            problem = counted.unusable.get(node.name, "")
+            found["not initialized" if problem.startswith(_START_TAINTS) else problem].append(claim)
+    return found
 
 
 def shortfall(
     request: NodeRequest, seen: Observation, counted: Count, since: float, most: int = _MAX_PARTS
 ) -> str:
-    """Return why nodes are missing, in up to `most` parts. The most important reason comes first."""
+    """Return why nodes are missing, in up to `most` parts. The most important reason comes first.
+
+    Each node counts once: a NodeClaim whose node has joined is this node.
+    """
     refused = missing_capacity(request, seen.warnings, since)
     ended = describe_ended_instances(request, seen.warnings, since)
     parts = [part for part in (block.not_started(request, seen.now), refused, ended) if part]
@@ -308,17 +354,22 @@ def shortfall(
     highest, limit = ceiling(request, seen)
     if highest < request.max_nodes:
         parts.append(limit)
-    for problem, times in Counter(counted.unusable.values()).most_common(2):
-        parts.append(f"{times} node{'s' if times > 1 else ''}: {problem}")
-    starting = [claim for claim in seen.claims if not claim.initialized and not claim.deleting]
-    for problem, times in Counter(claim.problem for claim in starting if claim.problem).most_common(1):
-        parts.append(f"{times} NodeClaim{'s' if times > 1 else ''} not launched: {problem}")
-    on_their_way = sorted(claim.name for claim in starting if not claim.problem)
-    if on_their_way:
-        parts.append(_starting(on_their_way))
-    pending = sum(
-        is_placeholder(pod, request) and not pod.node and not pod.deleting for pod in seen.pods
-    ) - len([claim for claim in starting if not claim.node])
+    starting = _starting_nodes(seen, counted)
+    joined = {claim.node for claims in starting.values() for claim in claims}
+    unusable = Counter(problem for name, problem in counted.unusable.items() if name not in joined)
+    parts += [_describe_unusable(problem, times) for problem, times in unusable.most_common(2)]
+    failing = [
+        claim.problem for claim in seen.claims if claim.problem and not claim.initialized | claim.deleting
+    ]
+    for problem, times in Counter(failing).most_common(1):
+        parts.append(f"{count_of(times, 'node is', 'nodes are')} not launched: {problem}")
+    groups = sorted(starting.items(), key=lambda group: (not group[0], -len(group[1])))
+    parts += [_describe_start([claim.name for claim in claims], problem) for problem, claims in groups]
+    held = [pod for pod in seen.pods if is_placeholder(pod, request) and not pod.deleting]
+    free = {*counted.usable, *(name for name, problem in counted.unusable.items() if problem == FREE)}
+    free -= {pod.node for pod in held}
+    on_their_way = sum(map(len, starting.values())) + len(failing) + len(free)
+    pending = sum(not pod.node for pod in held) - on_their_way
     if pending > 0 and not refused:
-        parts.append(f"{pending} placeholder{'s wait' if pending > 1 else ' waits'} for a node")
+        parts.append(count_of(pending, "node is not launched yet", "nodes are not launched yet"))
     return "; ".join(parts[:most]) or "waiting for Karpenter"

@@ -39,6 +39,11 @@ class RequestError(ValueError):
         self.problems = tuple(problems)
 
 
+def count_of(number: int, singular: str, plural: str = "") -> str:
+    """Return a number with its noun, such as 1 node or 2 nodes."""
+    return f"{number} {singular if number == 1 else plural or f'{singular}s'}"
+
+
 def _at_least(minimum: int, key: str = "") -> Any:
     """Declare a whole number with a minimum, and a `key` in JSON if it is not the field's name."""
     return field(metadata={"minimum": minimum, "key": key})
@@ -158,6 +163,14 @@ class NodeRequest(ABC):
     @abstractmethod
     def placeholder_name(self, index: int) -> str:
         """Return the name of the placeholder pod with this index, from 0 to below `max_nodes`."""
+
+    def describe_need(self) -> str:
+        """Return the minimum of this request, for a message."""
+        return count_of(self.min_nodes, "node is needed", "nodes are needed")
+
+    def describe_amount(self, nodes: int) -> str:
+        """Return the size of a request for this number of nodes, for a message."""
+        return count_of(nodes, "node")
 
     @property
     @abstractmethod

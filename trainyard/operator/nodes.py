@@ -21,7 +21,7 @@ from launcher.capacity import Count, GiveUp, Submit, shortfall
 from launcher.manifests import LOST_NODE_TAINTS, REQUIRED, Owner, add_mark, mark, stamp
 from launcher.observe import NodePool, Observation
 from launcher.progress import Progress
-from launcher.request import NodeRequest, Placeholder, Pool
+from launcher.request import NodeRequest, Placeholder, Pool, count_of
 from launcher.state_machine import hold_nodes, is_of_this_wait
 from trainyard.k8s import names, quantity
 from trainyard.k8s.quantity import Amount
@@ -170,7 +170,8 @@ def _decide(
     released = [_delete("NodeClaim", each.claim, each.uid) for each in late if isinstance(each, ReleaseNode)]
     removed = [each for each in (*late, *actions) if isinstance(each, Remove)]
     reason = n.REASON_WAITING_FOR_NODES if decision.since is None else n.REASON_HOLDING_FOR_MORE
-    message = f"{len(counted.usable)} of {request.max_nodes} nodes: {missing}"
+    ready = count_of(request.max_nodes, "node is ready", "nodes are ready")
+    message = f"{len(counted.usable)} of {ready}: {missing}"
     created = (each["metadata"]["name"] for each in creations)
     if taken := next((name for name in created if ("Pod", name) in ctx.children.others), ""):
         reason, creations = n.REASON_NAME_TAKEN, []
@@ -244,7 +245,7 @@ def _count_reserved(request: JobRequest, seen: Observation, free: Count) -> Coun
     on a node that the workers' node affinity excludes.
     """
     reserved = {each.node for each in placeholders(request, seen) if each.phase not in _FINISHED}
-    idle = {name: "free, but no placeholder of the job runs there" for name in {*free.usable} - reserved}
+    idle = {name: capacity.FREE for name in {*free.usable} - reserved}
     usable = tuple(name for name in free.usable if name in reserved)
     return replace(free, usable=usable, unusable={**free.unusable, **idle})
 
@@ -360,11 +361,26 @@ class JobRequest(NodeRequest):
         job: The name of the job.
         requests: The resource requests of a worker, and so of a placeholder.
         affinity: The workers' nodeAffinity; {} for none.
+        gpus: The GPUs of the job, if its number of nodes follows from them; else 0.
+        gpus_per_node: The GPUs of a node in the queue.
     """
 
     job: str
     requests: Mapping[str, str]
     affinity: Mapping[str, Any]
+    gpus: int
+    gpus_per_node: int
+
+    def describe_need(self) -> str:
+        if not self.gpus:
+            return super().describe_need()
+        total = count_of(self.gpus, "GPU is", "GPUs are")
+        each = f"{count_of(self.pool.per_node, 'GPU')} each"
+        setting = f"nodeResources.gpus of the queue is {self.gpus_per_node}"
+        return f"{total} {count_of(self.min_nodes, 'node')} with {each} ({setting})"
+
+    def describe_amount(self, nodes: int) -> str:
+        return count_of(nodes * self.gpus_per_node, "GPU") if self.gpus else super().describe_amount(nodes)
 
     def placeholder_name(self, index: int) -> str:
         return n.hold_pod(self.job, index)
@@ -384,6 +400,8 @@ def build_request(attempt: AttemptSpec, pool: NodePool | None) -> JobRequest:
         job=attempt.name,
         requests={name: format_amount(amount) for name, amount in amounts.items()},
         affinity=(spec.get("affinity") or {}).get("nodeAffinity") or {},
+        gpus=size.total_gpus if attempt.spec.num_nodes is None and attempt.spec.elastic is None else 0,
+        gpus_per_node=queue.node_resources.gpus,
         run_id=f"{n.RUN_PREFIX}{attempt.name}",
         namespace=attempt.namespace,
         pool=Pool(

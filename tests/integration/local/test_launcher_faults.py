@@ -182,7 +182,7 @@ def test_l3_machines_that_do_not_register_are_named_and_not_counted(
         launcher = run.launch()
         until(lambda: run.is_waiting(launcher, "claims=2 "), "it sees two NodeClaims")
         named = ", ".join(sorted(claim["metadata"]["name"] for claim in place.claims()))
-        until(lambda: run.is_waiting(launcher, f"2 NodeClaims starting: {named}"), "it names both")
+        until(lambda: run.is_waiting(launcher, f"2 nodes are starting ({named})"), "it names both")
         assert "nodes=0/2 claims=2" in launcher.last
         run.stays_unsubmitted(LOOK_SECONDS)
         assert node_names(place) == []

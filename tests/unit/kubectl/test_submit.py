@@ -158,7 +158,7 @@ RESERVATION = "has no active capacity reservation"
             POOLED,
             {"pool": HAS},
             "9",
-            "9 nodes are needed, but the limit of NodePool g5 is 16 nvidia.com/gpu",
+            "but NodePool g5 has at most 4 nodes (its limit is 16 nvidia.com/gpu)",
             "",
         ),
         (POOLED, {"pool": {"name": "g5", "found": False}}, "1", "there is no NodePool g5", ""),

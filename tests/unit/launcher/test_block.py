@@ -52,7 +52,7 @@ def decided(run: Request, observation: Observation, **since: Any) -> Decision:
 def test_refusal_run_longer_than_block_is_refused() -> None:
     fits = decided(request(left=HOUR, longest=HOUR), four(), started=NOW, quorum_since=None)
     assert isinstance(fits, Submit)
-    assert fits.reason == "all 4 nodes are there"
+    assert fits.reason == "all 4 nodes are ready"
     late = decided(request(left=HOUR, longest=HOUR + 1), four(), started=NOW, quorum_since=None)
     assert isinstance(late, GiveUp)
     assert late.code == names.EXIT_IMPOSSIBLE
@@ -87,7 +87,7 @@ def test_deadline_warning_without_limit_warns() -> None:
     warned = decided(request(left=HOUR), four(), started=NOW, quorum_since=None)
     assert isinstance(warned, Submit)
     assert warned.reason == (
-        "all 4 nodes are there; Karpenter drains the nodes from 2027-01-15T09:00:00Z,"
+        "all 4 nodes are ready; Karpenter drains the nodes from 2027-01-15T09:00:00Z,"
         " and activeDeadlineSeconds is not set"
     )
     assert block.deadline_warning(request(left=HOUR, longest=60), NOW) == ""

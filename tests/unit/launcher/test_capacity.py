@@ -164,7 +164,7 @@ def test_requests_match_the_scheduler() -> None:
 def test_a_ceiling_below_the_minimum_is_hopeless_at_once(request_: Request) -> None:
     three = dataclasses.replace(request_, min_nodes=3)
     few = seen([], limit="8")
-    problem = "3 nodes are needed, but the limit of NodePool small is 8 nvidia.com/gpu, which is 2 nodes"
+    problem = "3 nodes are needed, but NodePool small has at most 2 nodes (its limit is 8 nvidia.com/gpu)"
     assert problem in preflight(three, few, NOW)
     answer = decide(three, few, count(three, few), started=NOW, quorum_since=None)
     assert isinstance(answer, GiveUp)
@@ -193,9 +193,9 @@ def test_the_hold_window_lies_between_minimum_and_maximum(request_: Request) -> 
 
 def test_one_node_is_one_node_in_words(request_: Request) -> None:
     of_one_or_two = replace(request_, min_nodes=1, max_nodes=2)
-    assert choice(of_one_or_two, seen([node("a")]), 40, quorum=30).reason.startswith("1 node is there and")
+    assert choice(of_one_or_two, seen([node("a")]), 40, quorum=30).reason.startswith("1 node is ready, and")
     assert (
-        choice(replace(request_, min_nodes=1, max_nodes=1), seen([node("a")]), 1).reason == "1 node is there"
+        choice(replace(request_, min_nodes=1, max_nodes=1), seen([node("a")]), 1).reason == "1 node is ready"
     )
 
 

@@ -13,7 +13,7 @@ from tests.unit.launcher.test_loop import CLAIMS, hurried, made_for, stamp
 
 pytestmark = pytest.mark.unit
 
-LAST = Report(state="waiting", nodes=0, of=4, claims=1, reason="1 NodeClaim starting: small-a1")
+LAST = Report(state="waiting", nodes=0, of=4, claims=1, reason="1 node is starting (small-abc)")
 
 
 @pytest.mark.parametrize(
@@ -25,11 +25,17 @@ LAST = Report(state="waiting", nodes=0, of=4, claims=1, reason="1 NodeClaim star
         (Report(state="waiting", nodes=0, of=4, claims=4, reason=LAST.reason), False),
         (
             Report(
-                state="waiting", nodes=0, of=4, claims=2, reason="2 NodeClaims starting: small-a1, small-b2"
+                state="waiting", nodes=0, of=4, claims=2, reason="2 nodes are starting (small-a1, small-b2)"
             ),
             False,
         ),
-        (Report(state="waiting", nodes=0, of=4, claims=1, reason=f"{LAST.reason}; 1 node: cordoned"), True),
+        (Report(state="waiting", nodes=0, of=4, claims=1, reason=f"{LAST.reason}; 1 node is cordoned"), True),
+        (
+            Report(
+                state="waiting", nodes=0, of=4, claims=1, reason="1 node is starting (small-abc: taint x)"
+            ),
+            True,
+        ),
     ],
 )
 def test_is_news_counts_and_names_alone_are_no_news(report: Report, expected: bool) -> None:
@@ -41,7 +47,7 @@ def test_start_more_nodeclaims_print_one_line(api: FakeApi, caplog: pytest.LogCa
     runner, said = hurried(api, asked(capacityDeadlineSeconds=75), lambda now: one_more(api, now))
     with caplog.at_level(logging.DEBUG, "launcher"):
         runner.run()
-    started = [line for line in said if "starting: small-" in line]
+    started = [line for line in said if "starting (small-" in line]
     assert len(started) == 1
     debug = [each.getMessage() for each in caplog.records if each.levelno == logging.DEBUG]
     assert any("claims=4 " in line for line in debug)

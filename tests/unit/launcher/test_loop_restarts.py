@@ -93,7 +93,7 @@ def test_run_lost_worker_deletes_job_and_resubmits(api: FakeApi) -> None:
         if path.startswith(EVENTS) and event["reason"] == "Submitting"
     ]
     assert any(
-        "restart 1 of 1: 3 nodes are there and no more came within 30 s" in message for message in submitting
+        "restart 1 of 1: 3 nodes are ready, and no more came within 30 s" in message for message in submitting
     )
     worker = api.objects[JOB]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
     values = {each["name"]: each["value"] for each in worker["env"]}

@@ -30,7 +30,7 @@ OWNER = Owner(name="launch-r1", uid="0f1e")
 def test_the_objects_are_those_of_the_golden_file(request_: Request) -> None:
     objects = [
         manifests.placeholder(request_, 0, OWNER, "1-0"),
-        pytorchjob.build(request_, 3, "all 3 nodes are there"),
+        pytorchjob.build(request_, 3, "all 3 nodes are ready"),
         manifests.event(
             request_, OWNER, now=1_800_000_000.0, kind="Normal", reason="Submitting", message="3 of 4 nodes"
         ),
@@ -45,7 +45,7 @@ def test_an_elastic_world_is_that_of_the_golden_file() -> None:
     job = pytorchjob.build(
         asked(shape="elastic", maxRestarts=3, maxNodes=4),
         3,
-        "restart 2 of 3: all 3 nodes are there",
+        "restart 2 of 3: all 3 nodes are ready",
         restart=2,
     )
     text = yaml.safe_dump(_plain(job), sort_keys=False, width=110)

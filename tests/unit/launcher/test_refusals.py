@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from launcher import capacity, observe, refusals
 from launcher.capacity import Submit, Wait, count, decide
 from launcher.observe import NodePool
 from launcher.request import Request
-from tests.unit.launcher.test_capacity import NOW, node, seen
+from tests.unit.launcher.test_capacity import NOW, node, placeholder, seen
 
 pytestmark = pytest.mark.unit
 
@@ -77,7 +78,10 @@ def test_shortfall_names_unready_class_and_nodes(request_: Request) -> None:
     nodes = [node("a", status__allocatable={}), node("b", spec__unschedulable=True)]
     observation = seen(nodes, pool=pool)
     text = capacity.shortfall(request_, observation, count(request_, observation), NOW)
-    assert text == "NodePool small is not ready: NodeClassReady=False; 1 node: 0 of 40 cpu; 1 node: cordoned"
+    assert (
+        text
+        == "NodePool small is not ready: NodeClassReady=False; 1 node has 0 of 40 cpu; 1 node is cordoned"
+    )
 
 
 def test_node_pool_unready_has_cause_of_class() -> None:
@@ -110,18 +114,53 @@ def test_shortfall_names_nodeclaims(
         return capacity.shortfall(request_, observation, count(request_, observation), NOW)
 
     new = starting("small-a", "Unknown", "AwaitingReconciliation", "object is awaiting reconciliation")
-    assert message(starting("small-b"), new) == "2 NodeClaims starting: small-a, small-b"
+    assert message(starting("small-b"), new) == "2 nodes are starting (small-a, small-b)"
     assert message(*(starting(f"small-{index}") for index in range(6))) == (
-        "6 NodeClaims starting: small-0, small-1, small-2, small-3 and 2 more"
+        "6 nodes are starting (small-0, small-1, small-2, small-3 and 2 more)"
     )
     refused = starting(
         "small-c", "Unknown", "Unauthorized", "User is not authorized to perform this operation"
     )
     assert message(refused, starting("small-b")) == (
-        "1 NodeClaim not launched: Unauthorized: User is not authorized to perform this operation; "
-        "1 NodeClaim starting: small-b"
+        "1 node is not launched: Unauthorized: User is not authorized to perform this operation; "
+        "1 node is starting (small-b)"
     )
     assert message(dataclasses.replace(refused, deleting=True)) == "waiting for Karpenter"
+
+
+NEW = {"karpenter.sh/nodepool": "small"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"metadata__labels": NEW}, "not initialized"),
+        (
+            {
+                "metadata__labels": NEW,
+                "spec__taints": [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}],
+            },
+            "not initialized",
+        ),
+        ({"metadata__labels": NEW, "spec__taints": [{"key": "team", "effect": "NoSchedule"}]}, "taint team"),
+        ({"metadata__labels": NEW, "status__conditions": []}, "not Ready"),
+    ],
+)
+def test_shortfall_counts_a_joined_node_once(
+    request_: Request, changes: dict[str, Any], problem: str
+) -> None:
+    claims = tuple(dataclasses.replace(starting(f"small-{each}"), node=each) for each in "abc")
+    pods = [placeholder(request_, index) for index in range(3)]
+    observation = seen([node(each, **changes) for each in "ab"], pods, claims=claims)
+    text = capacity.shortfall(request_, observation, count(request_, observation), NOW)
+    assert text == f"2 nodes are starting (small-a, small-b: {problem}); 1 node is starting (small-c)"
+
+
+def test_shortfall_counts_nodes_that_are_not_launched(request_: Request) -> None:
+    pods = [placeholder(request_, index) for index in range(4)]
+    observation = seen([node("free")], pods, claims=(starting("small-a"),))
+    text = capacity.shortfall(request_, observation, count(request_, observation), NOW)
+    assert text == "1 node is starting (small-a); 2 nodes are not launched yet"
 
 
 def test_refusals_of_pool_with_same_prefix_are_separate(request_: Request) -> None:
@@ -161,7 +200,7 @@ def test_decide_after_refusal_does_not_hold(request_: Request) -> None:
     observation = seen(TWO, pool=pool("on-demand"), warnings=(REFUSED,))
     assert decided(request_, observation) == Submit(
         nodes=2,
-        reason="2 nodes are there and no more can come: VcpuLimitExceeded for g5.12xlarge in us-west-2b"
+        reason="2 nodes are ready, and no more can come: VcpuLimitExceeded for g5.12xlarge in us-west-2b"
         " (1x; raise the account's vCPU quota)",
         by_events=True,
     )

@@ -156,7 +156,7 @@ def test_restart_reports_reason_and_nodes() -> None:
     assert kept[-2:] == ["state=following", "state=succeeded"]
     submitting = [line for line in trace.said if "state=submitting" in line]
     assert ["restart 1 of 2: " in line for line in submitting] == [False, True, False]
-    assert "restart 2 of 2: all 4 nodes are there" in submitting[2]
+    assert "restart 2 of 2: all 4 nodes are ready" in submitting[2]
     assert trace.events.count("Restarting") == 2
     assert "trained on 4 nodes (restart 2 of 2)" in trace.said[-1]
 

@@ -130,7 +130,7 @@ def test_the_next_pool_is_tried_at_once_and_named() -> None:
     limits = {"spec": {"limits": {"nvidia.com/gpu": "32"}}}
     there = seen([large(name) for name in "abcd"], pool=observe.node_pool(limits))
     started = state_machine.step(request, step.memory, there)
-    assert started.actions == (Start(nodes=4, reason="pool large: all 4 nodes are there"),)
+    assert started.actions == (Start(nodes=4, reason="pool large: all 4 nodes are ready"),)
     holding = state_machine.step(request, step.memory, seen([], pool=there.pool))
     assert [action.wait for action in holding.actions if isinstance(action, Hold)] == ["1-1"] * 4
 
@@ -188,7 +188,10 @@ def test_impossible_pool_is_left_at_once() -> None:
     request = asked(fallbacks=[fallback()])
     step = state_machine.step(request, Memory(), seen([], limit="4"))
     assert of(step).candidate == 1
-    assert "2 nodes are needed, but the limit of NodePool small is 4 nvidia.com/gpu" in step.report.reason
+    assert (
+        "2 nodes are needed, but NodePool small has at most 1 node (its limit is 4 nvidia.com/gpu)"
+        in step.report.reason
+    )
 
 
 def test_progress_survives_as_one_line_of_json() -> None:

@@ -112,7 +112,7 @@ def test_restart_waits_for_old_job_and_pods() -> None:
     look = later(request, memory, 12, cached)
     assert (look.actions, of(look).retiring) == ((Recount(),), "t")
     step = later(request, memory, 12, seen(nodes, []))
-    assert step.actions == (Start(nodes=4, reason="restart 1 of 3: all 4 nodes are there"),)
+    assert step.actions == (Start(nodes=4, reason="restart 1 of 3: all 4 nodes are ready"),)
     assert (of(step).retiring, of(step).began, of(step).label) == ("", NOW + 12, "1-0-1")
 
 

@@ -237,7 +237,7 @@ FAILED = ["node rank 1", ERROR, "exit code 1", "logs vit -n team --node-rank 1 -
     ("life", "once"),
     [
         (lambda: Life(queued=False), ["TorchrunQueue research is not in namespace team"]),
-        (Pooled, ["0 of 2 nodes: 2 placeholders wait for a node"]),
+        (Pooled, ["0 of 2 nodes are ready: 2 nodes are not launched yet"]),
         (lambda: Life().run(), ["2 of 2 workers are ready"]),
         (_failed, FAILED),
         (lambda: _failed(maxRestarts=0), FAILED),

@@ -77,7 +77,9 @@ def test_queue_status_has_what_submit_checks() -> None:
     for gpus in (1, 9):
         job = attempt_spec({"numGPUs": gpus}, {**POOLED, **PART})
         why = pool_rejection_reason(status, job, 0.0)
-        assert ("9 nodes are needed" if gpus == 9 else "do not tolerate: team=a:NoSchedule") in why
+        assert (
+            "9 GPUs are 9 nodes with 1 GPU each" if gpus == 9 else "do not tolerate: team=a:NoSchedule"
+        ) in why
     bears = {"scheduling.tolerations": [{"key": "team", "operator": "Exists"}]}
     assert pool_rejection_reason(status, attempt_spec({"numGPUs": 1}, {**POOLED, **PART, **bears}), 0.0) == ""
 
@@ -135,10 +137,10 @@ def test_reservations_bind_only_pools_of_reserved_capacity(
 @pytest.mark.parametrize(
     ("of_queue", "limits", "said"),
     [
-        (NEURON, {"aws.amazon.com/neuron": "32"}, "32 aws.amazon.com/neuron, which is 2 nodes"),
-        (CPU, {"cpu": "200"}, "200 cpu, which is 2 nodes"),
-        (CPU, {"memory": "1100Gi"}, "memory, which is 2 nodes"),
-        (CPU, {"nodes": "2"}, "2 nodes, which is 2 nodes"),
+        (NEURON, {"aws.amazon.com/neuron": "32"}, "at most 2 nodes (its limit is 32 aws.amazon.com/neuron)"),
+        (CPU, {"cpu": "200"}, "at most 2 nodes (its limit is 200 cpu)"),
+        (CPU, {"memory": "1100Gi"}, "at most 2 nodes (its limit is 1100Gi memory)"),
+        (CPU, {"nodes": "2"}, "at most 2 nodes; ask for at most 2 nodes, or raise"),
     ],
 )
 def test_limits_of_each_requested_resource_count(
