@@ -20,6 +20,7 @@ import yaml
 
 from local.guard import cloud_environment
 from local.home import Home
+from tests import cluster_reads
 from tests.account import connected
 from tests.integration.local.account import Inventory, inventory, without
 from tests.integration.local.own_api_server import ApiServer
@@ -202,10 +203,12 @@ class Stack:
         return without(inventory(self.aws), {})
 
     def get(self, *arguments: str) -> Any:
-        """`kubectl get ... -o json`, parsed."""
-        answer = self.kubectl("get", *arguments, "-o", "json")
-        assert answer.code == 0, answer.output
-        return json.loads(answer.output)
+        """What `kubectl get ... -o json` prints."""
+        return cluster_reads.read(self.home.kubeconfig, *arguments)
+
+    def logs(self, *pods: str) -> str:
+        """What pods of the training namespace wrote until now."""
+        return cluster_reads.read_logs(self.home.kubeconfig, *pods, namespace="training")
 
     def aws(self, service: str) -> Any:
         """A client of the emulated account, as the deployer."""

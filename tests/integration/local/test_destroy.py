@@ -18,6 +18,7 @@ import pytest
 
 from local.guard import cloud_environment
 from tests.account import things
+from tests.cluster_reads import read
 from tests.integration.local.conftest import SECOND
 from tests.world import World
 from trainyard.cli.engine import ROOT
@@ -114,7 +115,7 @@ class Live:
         return answer.stdout
 
     def get(self, *arguments: str) -> list[dict[str, Any]]:
-        items: list[dict[str, Any]] = json.loads(self.kubectl("get", *arguments, "-o", "json"))["items"]
+        items: list[dict[str, Any]] = read(self.home.kubeconfig, *arguments)["items"]
         return items
 
     def keep_pools(self) -> None:

@@ -27,6 +27,7 @@ from components.documents.operator_manifests import (
 )
 from components.operators import render
 from infra import eks_registry
+from tests.cluster_reads import read
 from tests.integration.local.own_cloud import REGION, OwnCloud, own_cloud
 from trainyard.cli.commands import pinned_sources
 
@@ -73,7 +74,7 @@ class Cluster:
         return self.cloud.kubectl(CLUSTER, *arguments)
 
     def items(self, *arguments: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.kubectl("get", *arguments, "-o", "json"))["items"]
+        found: list[dict[str, Any]] = read(self.cloud.home.kubeconfig, *arguments, context=CLUSTER)["items"]
         return found
 
     def apply(self, *manifests: dict[str, Any]) -> None:

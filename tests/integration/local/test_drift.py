@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.cluster_reads import ReadError, read
 from tests.world import World, world
 from trainyard.cli.engine import ROOT
 
@@ -60,20 +61,20 @@ class Drifting:
             )
 
     def kubectl(self, *arguments: str) -> str:
-        """kubectl as the administrator; raises CalledProcessError where there is no such cluster or object yet."""
+        """kubectl as the administrator; raises CalledProcessError where it fails."""
         home = self.made.home
         words = [str(home.root / "bin" / "kubectl"), "--kubeconfig", str(home.kubeconfig), *arguments]
         return subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
 
     def items(self, *arguments: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.kubectl("get", *arguments, "-o", "json"))["items"]
+        found: list[dict[str, Any]] = read(self.made.home.kubeconfig, *arguments)["items"]
         return found
 
     def running(self) -> bool:
         """Whether all of the gang's pods run."""
         try:
             pods = self.items("pods", "-n", "training", "-l", JOB)
-        except subprocess.CalledProcessError:
+        except ReadError:
             return False
         return [pod["status"]["phase"] for pod in pods] == ["Running"] * NODES
 

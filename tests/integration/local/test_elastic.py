@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 def log(stack: Stack, run_id: str) -> str:
     """What both workers said. Which of them has rank 0 torchrun's agents find out."""
     pods = [f"train-{run_id}-worker-{index}" for index in (0, 1)]
-    return "\n".join(stack.kubectl("logs", *SPACE, pod).output for pod in pods)
+    return stack.logs(*pods)
 
 
 @pytest.fixture

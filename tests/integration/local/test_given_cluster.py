@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import yaml
 
 from local.guard import cloud_environment
 from tests.account import things
+from tests.cluster_reads import read as read_objects
 from tests.integration.local.conftest import Command, run
 from tests.world import World, world
 from trainyard.cli.engine import ROOT, Engine
@@ -90,7 +90,7 @@ def kubectl(made: World, *arguments: str) -> str:
 
 def objects(made: World, kind: str) -> set[str]:
     """Names of objects in the given cluster."""
-    items = json.loads(kubectl(made, "get", kind, "-o", "json"))["items"]
+    items = read_objects(made.home.kubeconfig, kind, context=CLUSTER)["items"]
     return {each["metadata"]["name"] for each in items}
 
 

@@ -30,7 +30,6 @@ from tests.integration.local.conftest import Stack
 from tests.integration.local.test_main_job import model
 from tests.integration.local.test_restarts import (
     EPOCHS,
-    SPACE,
     lose_machine,
     poll,
     went_on_from_the_newest_checkpoint,
@@ -404,7 +403,7 @@ def test_l6_lost_node_restarts_trainjob_on_remaining_node(
 
     def output() -> str:
         """Return the log of the first worker."""
-        return stack.kubectl("logs", *SPACE, workers()["0"]["metadata"]["name"]).output
+        return stack.logs(workers()["0"]["metadata"]["name"])
 
     place.without_machines()
     worker = {**place.request()["worker"], "args": ["--epochs", EPOCHS, "--checkpoint-every", "20"]}

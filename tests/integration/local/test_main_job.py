@@ -31,8 +31,8 @@ def ranks(stack: Stack, run_id: str) -> list[str]:
     pods = stack.get("pods", "-n", "training", "-l", f"training.kubeflow.org/job-name=train-{run_id}")[
         "items"
     ]
-    logs = [stack.kubectl("logs", "-n", "training", pod["metadata"]["name"]).output for pod in pods]
-    return [line for log in logs for line in log.splitlines() if line.startswith("rank=")]
+    log = stack.logs(*(pod["metadata"]["name"] for pod in pods))
+    return [line for line in log.splitlines() if line.startswith("rank=")]
 
 
 def gone_within(seconds: float, leftovers: Any) -> list[str]:

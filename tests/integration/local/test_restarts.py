@@ -36,7 +36,7 @@ def manifest(stack: Stack, *, epochs: str = EPOCHS, **change: Any) -> dict[str, 
 
 
 def poll(holds: Callable[[], object], what: str) -> None:
-    """Wait for what kubectl tells: once a second, since each kubectl takes a part of a second of a processor."""
+    """Wait for something to hold; look once a second."""
 
     def report() -> list[str]:
         return [] if holds() else [what]
@@ -64,7 +64,7 @@ def run_id(stack: Stack) -> Iterator[str]:
     run = begin(stack, manifest(stack))
     try:
         poll(
-            lambda: "checkpoint=saved" in stack.kubectl("logs", *SPACE, f"train-{run}-master-0").output,
+            lambda: "checkpoint=saved" in stack.logs(f"train-{run}-master-0"),
             "the first checkpoint",
         )
         yield run
@@ -146,7 +146,7 @@ def test_lost_node_restarts_the_run_on_the_nodes_that_remain(stack: Stack, run_i
     of_training = [pod for pod in pods if pod["metadata"]["labels"]["trainyard.dev/role"] == "worker"]
     assert [pod["metadata"]["name"] for pod in of_training] == [f"train-{run_id}-master-0"]
     assert of_training[0]["spec"]["nodeName"] != node
-    output = stack.kubectl("logs", *SPACE, f"train-{run_id}-master-0").output
+    output = stack.logs(f"train-{run_id}-master-0")
     assert re.search(r"^rank=0 world_size=1 nodes=1 .* restart=1$", output, re.M), output
     assert model(stack, run_id), "no model was saved"
     went_on_from_the_newest_checkpoint(stack, run_id, output)

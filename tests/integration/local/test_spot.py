@@ -42,7 +42,7 @@ def run(pool_of_two: Stack) -> Iterator[Trained]:
     pods = [f"train-{run_id}-{name}" for name in ("master-0", "worker-0")]
 
     def said(pod: str) -> str:
-        return stack.kubectl("logs", *SPACE, pod).output
+        return stack.logs(pod)
 
     try:
         poll(lambda: "checkpoint=saved" in said(pods[0]), "the first checkpoint")
@@ -85,7 +85,7 @@ def test_spot_notice_stops_the_run_with_a_checkpoint_in_time(stack: Stack, run: 
     assert time.monotonic() - notified < NOTICE_SECONDS, "EC2 ended the machine, and not Karpenter"
 
     def restart_log() -> str:
-        output = stack.kubectl("logs", *SPACE, f"train-{run.run_id}-master-0").output
+        output = stack.logs(f"train-{run.run_id}-master-0")
         return output if "restart=1" in output else ""
 
     poll(lambda: "checkpoint=loaded" in restart_log(), "the run goes on")

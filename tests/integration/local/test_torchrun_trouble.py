@@ -160,7 +160,7 @@ def test_elastic_job_with_an_evicted_worker_restarts(installed: Stack) -> None:
         return [
             each["metadata"]["name"]
             for each in installed.get("pods", *SPACE, "-l", f"{n.LABEL_JOB}=drained")["items"]
-            if "begins in attempt 0" in installed.kubectl("logs", *SPACE, each["metadata"]["name"]).output
+            if "begins in attempt 0" in installed.logs(each["metadata"]["name"])
         ]
 
     until(lambda: len(training_workers()) == 2, "both workers train", WAIT_SECONDS)

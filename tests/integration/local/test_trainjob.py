@@ -36,7 +36,9 @@ def use_trainjobs(config: dict[str, Any]) -> None:
 def workers(stack: Stack, run_id: str) -> str:
     """Return the logs of all workers, by the label that PyTorchJobs' workers have, too."""
     selector = f"training.kubeflow.org/job-name=train-{run_id}"
-    return stack.kubectl("logs", *SPACE, "-l", selector, "--tail=-1").output
+    return stack.logs(
+        *(pod["metadata"]["name"] for pod in stack.get("pods", *SPACE, "-l", selector)["items"])
+    )
 
 
 @pytest.fixture
@@ -83,5 +85,5 @@ def test_trainjob_with_a_killed_worker_resumes(stack: Stack, run_id: str) -> Non
     output = workers(stack, run_id)
     assert re.search(r"^rank=1 world_size=2 nodes=2 .* restart=1$", output, re.M), output
     (first,) = (pod["metadata"]["name"] for pod in pods if "-node-0-0-" in pod["metadata"]["name"])
-    went_on_from_the_newest_checkpoint(stack, run_id, stack.kubectl("logs", *SPACE, first).output)
+    went_on_from_the_newest_checkpoint(stack, run_id, stack.logs(first))
     assert model(stack, run_id), "no model was saved"

@@ -13,6 +13,7 @@ import yaml
 
 from components.documents import iam
 from local.home import write_atomically
+from tests.cluster_reads import read
 from tests.integration.local.own_cloud import OwnCloud, Program, own_cloud
 
 pytestmark = pytest.mark.local
@@ -160,7 +161,7 @@ class Site:
         return self.cloud.kubectl(CLUSTER, *arguments)
 
     def get(self, *arguments: str) -> Any:
-        return json.loads(self.kubectl("get", *arguments, "-o", "json"))
+        return read(self.cloud.home.kubeconfig, *arguments, context=CLUSTER)
 
     def apply(self, *documents: dict[str, Any]) -> None:
         file = self.program.directory / "apply.yaml"

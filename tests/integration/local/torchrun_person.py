@@ -81,13 +81,19 @@ def reaches(stack: Stack, name: str, wanted: str) -> dict[str, Any]:
 
 
 def logs_of(stack: Stack, name: str) -> str:
-    """What the workers of a job have said; its other pods go when it is over, and kubectl ends at one that is gone."""
-    return stack.kubectl("logs", *SPACE, "-l", f"{n.LABEL_JOB}={name},{n.LABEL_ATTEMPT}", "--tail=-1").output
+    """What the workers of a job have said; its other pods go when it is over."""
+    return stack.logs(*workers(stack, f"{n.LABEL_JOB}={name},{n.LABEL_ATTEMPT}"))
 
 
-def workers_say(stack: Stack, name: str, workers: int, line: str) -> None:
-    """Waits until each worker of the job's last attempt has said it."""
-    for rank in map(str, range(workers)):
+def workers(stack: Stack, selector: str) -> list[str]:
+    """The names of the pods with these labels."""
+    return [pod["metadata"]["name"] for pod in stack.get("pods", *SPACE, "-l", selector)["items"]]
+
+
+def workers_say(stack: Stack, name: str, count: int, line: str) -> None:
+    """Wait until each worker of the job's last attempt has written the line, and `kubectl torchrun logs` shows it."""
+    until(lambda: logs_of(stack, name).count(line) >= count, f"{name} says {line!r}", WAIT_SECONDS)
+    for rank in map(str, range(count)):
         until(
             lambda rank=rank: line in torchrun(stack, "logs", name, "--node-rank", rank).output,  # type: ignore[misc]
             f"worker {rank} of {name} says {line!r}",
