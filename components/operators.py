@@ -4,8 +4,8 @@
 with JobSet for TrainJobs.
 
 `kubectl kustomize` renders a kustomization while the program runs. It takes seconds: `start_rendering` starts it early,
-while other resources are registered. `kustomize.v2.Directory` of pulumi-kubernetes needs the cluster, so
-that the first preview would not show the objects.
+while other resources are registered. A file with what it printed is read at once. `kustomize.v2.Directory` of
+pulumi-kubernetes needs the cluster, so that the first preview would not show the objects.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import pulumi
@@ -40,7 +41,7 @@ class OperatorsArgs:
     """The training operator's manifests and images."""
 
     manifests: str
-    """The training operator's kustomization: a directory or an address."""
+    """The training operator's kustomization: a directory, an address, or a file with its objects."""
     image: str | None
     """An image that replaces the one in the manifests."""
     lookup_image: pulumi.Input[str]
@@ -95,7 +96,7 @@ class KubeflowTrainerArgs:
     image: str
     """The image of Trainer's manager, instead of the one in its manifests."""
     jobset_manifests: str
-    """JobSet's kustomization: a directory or an address."""
+    """JobSet's kustomization: a directory, an address, or a file with its objects."""
     jobset_image: str
     """The image of JobSet's manager, instead of the one in its manifests."""
     after: list[pulumi.Resource]
@@ -162,12 +163,14 @@ class _Rendering(NamedTuple):
 
 
 @cache
-def start_rendering(source: str) -> _Rendering:
-    """Start `kubectl kustomize` of a directory or an address. `render` waits for the result.
+def start_rendering(source: str) -> _Rendering | None:
+    """Start `kubectl kustomize` of a directory or an address. `render` waits for the result. A file needs none.
 
     Raises:
         pulumi.RunError: kubectl is missing.
     """
+    if Path(source).is_file():
+        return None
     if shutil.which("kubectl") is None:
         raise pulumi.RunError(f"kubectl: is not on PATH; it renders the manifests of {source}")
     output, errors = (tempfile.TemporaryFile("w+") for _ in range(2))  # noqa: SIM115 (`render` reads them)
@@ -182,13 +185,22 @@ def render(source: str, definitions: tuple[str, ...]) -> list[dict[str, Any]]:
     The training operator has six definitions of 600 kB each: the C parser reads them in a second.
 
     Args:
-        source: A directory or an address (https://github.com/kubernetes-sigs/kustomize, remote targets).
+        source: A directory or an address (https://github.com/kubernetes-sigs/kustomize, remote targets), or a file
+            with the output of `kubectl kustomize`.
         definitions: Names such as `pytorchjobs.kubeflow.org`.
 
     Raises:
         pulumi.RunError: kubectl is missing, or the kustomization can't be read.
     """
+    documents = "\n---\n".join(_without_definitions(_rendered(source), definitions))
+    return [each for each in yaml.load_all(documents, Loader=_Loader) if each]
+
+
+def _rendered(source: str) -> str:
+    """Return the objects of a kustomization as YAML. Raises as `render` does."""
     rendering = start_rendering(source)
+    if rendering is None:
+        return Path(source).read_text()
     try:
         code = rendering.process.wait(_RENDER_SECONDS)
     except subprocess.TimeoutExpired:
@@ -201,8 +213,7 @@ def render(source: str, definitions: tuple[str, ...]) -> list[dict[str, Any]]:
     if code != 0:
         reason = " ".join(rendering.errors.read().split())
         raise pulumi.RunError(f"{source}: can't render the manifests: {reason}")
-    documents = "\n---\n".join(_without_definitions(rendering.output.read(), definitions))
-    return [each for each in yaml.load_all(documents, Loader=_Loader) if each]
+    return rendering.output.read()
 
 
 def _without_definitions(manifests: str, names: tuple[str, ...]) -> Iterator[str]:

@@ -121,7 +121,7 @@ class Sources(Model):
         IN_PLACE,
         example="https://git.example/training-operator//manifests/overlays/standalone?ref=v1.9.4",
     )
-    """The training operator's kustomization."""
+    """The training operator's kustomization, or a file with what `kubectl kustomize` prints for it."""
     kubeflow_trainer: Line = setting(
         versions.KUBEFLOW_TRAINER_MANIFESTS,
         IN_PLACE,
@@ -133,7 +133,7 @@ class Sources(Model):
         IN_PLACE,
         example="https://git.example/jobset//config/default?ref=v0.12.0",
     )
-    """JobSet's kustomization."""
+    """JobSet's kustomization, or a file with what `kubectl kustomize` prints for it."""
 
     @property
     def karpenter_version(self) -> str | None:
@@ -218,17 +218,24 @@ def check_sources(section: Section[Sources]) -> Sources:
         ("kubeflowTrainer", values.kubeflow_trainer, "crds/kustomization.yaml"),
         ("jobset", values.jobset, "kustomization.yaml"),
     ):
-        _check_directory(section, key, source, file)
+        is_file_enough = key in ("trainingOperator", "jobset")
+        _check_directory(section, key, source, file, or_file=is_file_enough)
     return values
 
 
-def _check_directory(section: Section[Sources], key: str, source: str, file: str) -> None:
-    """Check that a source without a scheme is an existing directory on this computer."""
+def _check_directory(
+    section: Section[Sources], key: str, source: str, file: str, *, or_file: bool = False
+) -> None:
+    """Check that a source without a scheme is an existing directory on this computer, or a file."""
     if "://" in source or source.startswith(("github.com/", "git@")):
         return
+    path = Path(source)
     try:
-        exists = (Path(source) / file).is_file()
+        exists = (path / file).is_file() or (or_file and path.is_file())
     except (OSError, ValueError):
         exists = False
     if not exists:
-        section.reject(key, f"'{source}' is no directory with a {file} here; it must be one, or an address")
+        also = ", a file with its objects" if or_file else ""
+        section.reject(
+            key, f"'{source}' is no directory with a {file} here; it must be one{also}, or an address"
+        )

@@ -3,6 +3,7 @@
 ensure(["pulumi"], home)      download or build missing tools, and link all of them in the home's `bin`
 ensure_other(tool)            do the same for a tool that not every local cloud needs
 module_directory("karpenter") the tool's module as published: charts, manifests
+rendered(name, directory)     a file with the objects of a kustomization of the tool's module
 """
 
 from local.tools.errors import ToolError
@@ -13,6 +14,7 @@ from local.tools.registry import (
     ensure_other,
     module_directory,
     module_directory_of,
+    rendered,
 )
 
 __all__ = [
@@ -24,4 +26,5 @@ __all__ = [
     "ensure_other",
     "module_directory",
     "module_directory_of",
+    "rendered",
 ]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from local.home import Home, expand
+from local.home import Home, expand, write_atomically
 from local.tools.build import RECORD, Built, build, is_built, locked
 from local.tools.download import DownloadBroken, address_of, download, reachable
 from local.tools.errors import ToolError
@@ -240,3 +241,22 @@ def module_directory_of(tool: Tool) -> Path:
     with locked(cache_directory() / "locks" / f"{tool.key}-module.lock", SilentProgress()):
         answer = go.query("mod", "download", "-json", tool.module, directory=tool.lock)
     return Path(answer["Dir"])
+
+
+def rendered(name: str, kustomization: Path) -> Path:
+    """Return a file with the objects of a kustomization of the tool's module, rendered once for the tool's version.
+
+    Each run of the Pulumi program would need two seconds of a processor for it. Where it can't be rendered or kept, it
+    returns the kustomization, which the program renders itself.
+    """
+    (tool,) = find_tools([name])
+    file = cache_directory() / "manifests" / f"{tool.key}.yaml"
+    if file.is_file():
+        return file
+    (kubernetes,) = find_tools(["kubernetes"])
+    command = [str(tool_directory(kubernetes) / "bin" / "kubectl"), "kustomize", str(kustomization)]
+    try:
+        write_atomically(file, subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+    except (OSError, subprocess.CalledProcessError):
+        return kustomization
+    return file

@@ -21,7 +21,7 @@ from local.cluster.record import running
 from local.guard import cloud_environment, refuse_foreign
 from local.home import Home
 from local.nodes.images import preload_library
-from local.tools import OPTIONAL_TOOLS, ensure, module_directory
+from local.tools import OPTIONAL_TOOLS, ensure, module_directory, rendered
 from trainyard.cli import aws_commands, program, runs
 from trainyard.cli.aws_commands import AwsStack
 from trainyard.cli.command_lock import turn
@@ -376,7 +376,7 @@ def pinned_sources(document: Mapping[str, Any]) -> Sources:
     return Sources(
         karpenter_chart=karpenter / "charts" / "karpenter",
         karpenter_crd_chart=karpenter / "charts" / "karpenter-crd",
-        training_operator=operator / "manifests" / "overlays" / "standalone",
+        training_operator=rendered("training-operator", operator / "manifests" / "overlays" / "standalone"),
         kubeflow_trainer=module_directory("kubeflow-trainer") / "manifests" / "base" if trainjobs else None,
         jobset=module_directory("jobset") / "config" / "default" if trainjobs else None,
     )

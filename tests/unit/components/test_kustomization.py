@@ -42,3 +42,10 @@ def test_render_leaves_out_definitions_that_are_not_named(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     rendered = render("overlay", ("pytorchjobs.kubeflow.org",))
     assert [each["metadata"]["name"] for each in rendered] == ["pytorchjobs.kubeflow.org", "texts"]
+
+
+def test_render_reads_a_file_without_kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "operator.yaml"
+    file.write_text("---\n".join([DEFINITION.format(name="jaxjobs.kubeflow.org"), TEXTS]))
+    monkeypatch.setenv("PATH", "")
+    assert [each["metadata"]["name"] for each in render(str(file), ())] == ["texts"]

@@ -486,6 +486,15 @@ def test_missing_sources_are_reported(good: dict[str, Any], tmp_path: Path) -> N
             assert any(line.startswith(f"trainyard:sources.{key}: '{shown}' {said}") for line in lines)
 
 
+def test_rendered_objects_in_a_file_are_a_source(good: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "objects.yaml"
+    file.touch()
+    keys = ("karpenterChart", "karpenterCrdChart", "trainingOperator", "kubeflowTrainer", "jobset")
+    good["trainyard:sources"] = dict.fromkeys(keys, str(file))
+    refused = {key for key in keys for line in mistakes(good) if line.startswith(f"trainyard:sources.{key}:")}
+    assert refused == {"karpenterChart", "karpenterCrdChart", "kubeflowTrainer"}
+
+
 def test_data_is_protected_by_default(good: dict[str, Any]) -> None:
     assert read("test", passed(good)).protect_data is False
     del good["trainyard:protectData"]

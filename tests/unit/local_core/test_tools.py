@@ -24,6 +24,7 @@ from local.tools import (
     path,
     progress,
     registry,
+    rendered,
 )
 from local.tools.tool import OnPath, Tool, exactly, is_same_minor, parse_version
 
@@ -379,3 +380,17 @@ def test_tools_with_one_lock_have_programs_of_different_names() -> None:
     for lock in {tool.lock for tool in EVERY_TOOL.values()}:
         names = [name for tool in EVERY_TOOL.values() if tool.lock == lock for name in tool.binaries]
         assert len(names) == len(set(names))
+
+
+def test_objects_of_a_kustomization_are_rendered_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path))
+    assert rendered("training-operator", tmp_path / "overlay") == tmp_path / "overlay", "without kubectl"
+    kubectl = registry.tool_directory(TOOLS["kubernetes"]) / "bin" / "kubectl"
+    kubectl.parent.mkdir(parents=True)
+    kubectl.write_text(f'#!/bin/sh\necho "$@"; echo >> {tmp_path}/calls\n')
+    kubectl.chmod(0o755)
+    files = {rendered("training-operator", tmp_path / "overlay") for _ in range(2)}
+    assert [file.read_text() for file in files] == [f"kustomize {tmp_path}/overlay\n"]
+    assert (tmp_path / "calls").read_text() == "\n"
