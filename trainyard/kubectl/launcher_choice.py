@@ -1,4 +1,4 @@
-"""Decide what starts the processes of a job's command, from the scripts in the workspace.
+"""Decide what starts the processes of a job's command, from the scripts in the workspace. Refuse a missing script.
 
 The plugin decides, because the controller can't read these scripts. Entry points: `choose_launcher` for `submit`,
 `check_synced_scripts` for `sync`.
@@ -21,26 +21,35 @@ from trainyard.operator.command import nested_launcher
 from trainyard.operator.launcher_detection import (
     PYTHON,
     PYTHON_MODULE,
+    SOURCES,
     Detection,
+    Program,
     Read,
     detect_launcher,
 )
 from trainyard.operator.launcher_flags import find_conflict
 from trainyard.operator.resources import InvalidJob, Size, distribute
+from trainyard.workspace.errors import WorkspaceError
+from trainyard.workspace.ignore import effective_file
+from trainyard.workspace.selection import is_ignored
 
 JsonObject = dict[str, Any]
 _MAX_SCRIPT_BYTES: Final = 2**20
 _FLAGS: Final = {"spec.command": "command", "spec.env": "--env"}
 _OVERRIDE: Final = "--launcher torchrun starts it once for each GPU"
+# Programs before a script that create no scripts.
+_PREPARATIONS: Final = frozenset(
+    ("export", "mkdir", "nvidia-smi", "pip", "pip3", f"{PYTHON_MODULE}pip", "set", "true", "ulimit")
+)
+# After these options of Python and of launchers, no script follows.
+_NO_SCRIPT: Final = re.compile(r"-|-[bBdEiIOPqRsSuvx]*[cm].*|--module|--no[-_]python|.*[$`].*", re.DOTALL)
+# A relative path without expansions of the shell.
+_PLAIN_PATH: Final = re.compile(r"[^-/~$`*?\[{][^$`*?\[{]*")
 
 
 def script_reader(root: Path | None, queue: QueueSpec | None = None) -> Read:
     """Return a function that reads text files of the workspace at `root`, by their paths in a worker."""
-    mount = working = WORKING_DIRECTORY
-    if queue is not None:
-        volume = queue.volumes.get(WORKSPACE)
-        mount = volume.mount_path if volume is not None else queue.working_dir
-        working = mount if queue.working_dir == WORKING_DIRECTORY else queue.working_dir
+    mount, working = _directories(queue)
 
     def read(name: str) -> str | None:
         path = posixpath.relpath(posixpath.join(working, name), mount)
@@ -57,6 +66,15 @@ def script_reader(root: Path | None, queue: QueueSpec | None = None) -> Read:
         return None if b"\0" in data else data.decode("utf-8", "replace")
 
     return read
+
+
+def _directories(queue: QueueSpec | None) -> tuple[str, str]:
+    """Return the directory of the workspace in a worker, and the working directory of the command."""
+    if queue is None:
+        return WORKING_DIRECTORY, WORKING_DIRECTORY
+    volume = queue.volumes.get(WORKSPACE)
+    mount = volume.mount_path if volume is not None else queue.working_dir
+    return mount, mount if queue.working_dir == WORKING_DIRECTORY else queue.working_dir
 
 
 def choose_launcher(job: JsonObject, root: Path | None, queue: JsonObject | None) -> str:
@@ -119,7 +137,67 @@ def _detect(spec: JobSpec, root: Path | None, queue: JsonObject | None) -> Detec
         numbers = [at for at, line in code if flag and re.search(rf"{flag[0]}\b", line)]
         place = _FLAGS.get(place, f"{place}, line {numbers[0]}" if numbers else place)
         raise PluginError(USAGE, f"{place}: {wrong}")
+    if root is not None and settings is not None:
+        _check_script(found, root, settings.queue)
     return found
+
+
+def _check_script(found: Detection, root: Path, queue: QueueSpec) -> None:
+    """Refuse a script that workers can't find, because it is not sent. Raise PluginError.
+
+    A script that the image, a volume or an earlier program of the command may have is not checked.
+    """
+    directory, name = "", ""
+    for program in found.programs:
+        words = program.arguments
+        if program.name == "cd" and len(words) == 1 and _PLAIN_PATH.fullmatch(words[0]):
+            directory = posixpath.join(directory, words[0])
+        elif program.name not in _PREPARATIONS:
+            name = _script(program)
+            directory = "" if program.is_read else directory  # the path of a script that was read includes it
+            break
+    mount, working = _directories(queue)
+    place = posixpath.normpath(posixpath.join(working, directory, name))
+    path = posixpath.relpath(place, mount)
+    if not _PLAIN_PATH.fullmatch(name) or path.startswith("..") or _is_mounted(place, mount, queue):
+        return
+    with suppress(OSError, WorkspaceError):  # the process that packs the workspace reports it
+        base = root.resolve(strict=True)
+        problem = f"is not in the workspace {base}"
+        if (base / path).exists():
+            real = (base / path).resolve()
+            if not real.is_relative_to(base) or not is_ignored(base, str(real.relative_to(base))):
+                return
+            problem = f"is ignored by {effective_file(base)}, so it is not sent with the workspace {base}"
+        rule = "It must be a file of the workspace, or an absolute path in the image"
+        raise PluginError(USAGE, f"command: script {posixpath.join(directory, name)!r} {problem}. {rule}")
+
+
+def _is_mounted(place: str, mount: str, queue: QueueSpec) -> bool:
+    """Return whether another volume, or an init container of the queue, may have a file at this place."""
+    template = queue.pod_template.spec
+    mounts = [
+        each for container in template.get("containers") or () for each in container.get("volumeMounts") or ()
+    ]
+    paths = [*(each.mount_path for each in queue.volumes.values()), *(each["mountPath"] for each in mounts)]
+    inner = (each for each in paths if len(each) > len(mount))
+    return bool(template.get("initContainers")) or any(f"{place}/".startswith(f"{each}/") for each in inner)
+
+
+def _script(program: Program) -> str:
+    """Return the script that a program runs if it needs to be a file, "" if that is not known."""
+    name, words = program.name, list(program.arguments)
+    if name in SOURCES:
+        return ""
+    if program.file or (name.endswith(".py") and "/" in name):  # without a slash, it may be in PATH
+        return program.file or name
+    if PYTHON.fullmatch(name):
+        words = words[: next((at for at, word in enumerate(words, 1) if not word.startswith("-")), 0)]
+    elif not program.launcher or "mpi" in program.launcher:
+        return ""
+    end = next((at for at, word in enumerate(words) if word.endswith(".py")), 0)
+    is_script = words and not any(map(_NO_SCRIPT.fullmatch, words[:end]))
+    return words[end] if is_script and words[end].endswith(".py") else ""
 
 
 def _own_size(spec: JobSpec) -> Size | None:

@@ -33,7 +33,7 @@ _LAUNCHER_PACKAGES: Final = re.compile(
     r"|torch\.backends\.xeon|torch\.distributed\.(run|launch)|torch_xla|torchtune|torchx)(\..*)?"
 )
 _SHELLS: Final = ("sh", "bash", "dash", "ash", "ksh", "zsh")
-_SOURCES: Final = (".", "source")
+SOURCES: Final = (".", "source")
 _KEYWORDS: Final = ("!", "{", "if", "then", "elif", "else", "while", "until", "do")
 _DECLARATIONS: Final = ("declare", "export", "local", "readonly", "typeset")
 # Builtins, programs that prepare or observe, and launchers with another first argument. They start no processes.
@@ -176,7 +176,7 @@ def _detect(reader: _Reader, text: str) -> Detection:
     unknown = [program for program in programs if program.launcher is None]
     # A sourced file usually sets variables only.
     for program in unknown:
-        if program.name not in _SOURCES or len(unknown) == len(programs):
+        if program.name not in SOURCES or len(unknown) == len(programs):
             verb = re.fullmatch("[a-z]{2,12}", "".join(program.arguments[:1]))
             name = program.file or f"{program.name} {verb[0] if verb else ''}".rstrip()
             is_file = bool(program.file)
@@ -264,7 +264,7 @@ class _Reader:
             is_inline = any(re.fullmatch("-[a-zA-Z]*c[a-zA-Z]*", option) for option in options)
             script = "".join(rest[:1])
             text, file = (script, "") if is_inline else ("", script)
-        elif name in _SOURCES:
+        elif name in SOURCES:
             file = "".join(rest[:1])
         elif PYTHON.fullmatch(name) or _is_variable(word):
             name, rest = _python_target(name, rest)

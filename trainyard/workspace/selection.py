@@ -80,6 +80,19 @@ def select(
     return found
 
 
+def is_ignored(root: Path, path: str) -> bool:
+    """Return whether this file, or a directory above it, is ignored. Raise WorkspaceError."""
+    root = _resolve(root)
+    rules, directory = rules_of(root), b""
+    parts = os.fsencode(path).split(b"/")
+    for at, name in enumerate(parts, 1):
+        rules = rules.inside(root / os.fsdecode(directory), directory)
+        directory = b"/".join(parts[:at])
+        if rules.ignores(directory, name, (root / os.fsdecode(directory)).is_dir()):
+            return True
+    return False
+
+
 def _check_links(root: Path, entries: Sequence[Entry]) -> None:
     out = [entry for entry in entries if entry.target and not link_stays_inside(entry.path, entry.target)]
     if out:

@@ -75,7 +75,7 @@ def test_job_that_fails_has_its_commands_exit_code(installed: Stack, tmp_path: P
     submit_edited(installed, "fails", {"maxRestarts": 1}, *place, "python train.py", cwd=code)
     wrong = {
         "misspelt": ("pyhton train.py", 127),
-        "absent": ("python trian.py", 2),
+        "absent": ("python /app/trian.py", 2),
         "unset": ("./unset.sh", 126),
     }
 

@@ -9,12 +9,14 @@ import pytest
 import yaml
 
 from tests.torchrun_manifests import manifest
-from tests.unit.kubectl.plugin_api import Run, TorchrunApi
+from tests.unit.kubectl.plugin_api import SUBMIT, Run, TorchrunApi, only_line
 from trainyard.kubectl.__main__ import main
 from trainyard.kubectl.launcher_choice import script_reader
+from trainyard.operator import names as n
 from trainyard.workspace.sync_pod import Store
 
 pytestmark = pytest.mark.unit
+QUEUE = manifest("TorchrunQueue", "q", {"nodeResources.gpus": 8})["spec"]
 DIGEST = "sha256:" + "0" * 64
 Dry = Callable[..., tuple[int, dict[str, object], str]]
 
@@ -116,6 +118,86 @@ def test_sync_of_a_script_with_another_launcher_is_reported(
     api.job("one", command="bash train.sh", launcher=launcher, workspace={"digest": DIGEST, "sizeBytes": 1})
     assert run("sync", "one")[0] == result
     assert said in run("sync", "one")[2]
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("python trian.py", "trian.py"),
+        ("python -u ./src/a.py --lr 1", "./src/a.py"),
+        ("NAME=1 nohup python3 -O a.py b.py", "a.py"),
+        ("torchrun --nproc-per-node 8 a.py train.py", "a.py"),
+        ("accelerate launch --config_file c.yaml a.py", "a.py"),
+        ("bash run.sh", "run.sh"),
+        ("./bin/run --lr 1", "./bin/run"),
+        ("pip install -r requirements.txt && cd src && python a.py", "src/a.py"),
+        ("python out/big.py", "out/big.py"),
+        ("python data/c.py", "data/c.py"),
+        ("python link.py", "link.py"),
+        ("cd out && bash run.sh", "out/run.sh"),
+        ("python train.py", ""),
+        ("cd own && python -m own.a a.py", ""),
+        ("python own", ""),
+        ("python kept/b.py", ""),
+        ("cd $DIR && python a.py", ""),
+        ("python /opt/a.py", ""),
+        ("cd /opt && python a.py", ""),
+        (". ./a.sh; python train.py", ""),
+        ("python ../a.py", ""),
+        ("python $NAME.py", ""),
+        ("python -c 'import a' a.py", ""),
+        ("python -m a b.py", ""),
+        ("python - a.py", ""),
+        ("a.py", ""),
+        ("torchrun --no-python ./run a.py", ""),
+        ("torchrun -m a b.py", ""),
+        ("mpirun --wdir /opt a.py", ""),
+        ("git clone x && python x/a.py", ""),
+        ("cat > a.py <<END\nEND\npython a.py", ""),
+        ("test -f a.py || exec python train.py; python a.py", ""),
+        ("python mounted/a.py", ""),
+    ],
+)
+def test_script_that_is_not_sent_is_refused(
+    api: TorchrunApi, run: Run, pod: Store, code: Path, command: str, name: str
+) -> None:
+    (code / ".torchrunignore").write_text("out/\nkept/*\n!kept/b.py\nlink.py\nc.py\n")
+    for each in ("train.py", "out/big.py", "out/run.sh", "kept/b.py", "data/c.py", "own/__main__.py"):
+        (code / each).parent.mkdir(exist_ok=True)
+        (code / each).touch()
+    (code / "link.py").symlink_to("out/big.py")
+    mounts = [{"name": "scripts", "mountPath": "/app/mounted"}]
+    template = {"containers": [{"name": n.WORKER_CONTAINER, "volumeMounts": mounts}]}
+    api.queue("q", **QUEUE, podTemplate={"spec": template})
+    api.pod("one-sync-0", n.SYNC_CONTAINER)
+    result, _, err = run(*SUBMIT, command)
+    assert result == (64 if name else 0), err
+    assert (f"command: script {name!r} is " in err) == bool(name)
+    assert not name or ("of the workspace, or an absolute path in the image" in only_line(err))
+    assert run(*SUBMIT[:-1], "two", "--no-workspace", command)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "queue",
+    [
+        {"workingDir": "/srv", "storage": {"workspace": {"enabled": True, "mountPath": "/code"}}},
+        {"podTemplate": {"spec": {"initContainers": [{"name": "a", "image": "i:1"}]}}},
+    ],
+)
+def test_script_of_the_image_is_accepted(
+    api: TorchrunApi, run: Run, pod: Store, queue: dict[str, object]
+) -> None:
+    api.queue("q", **QUEUE, **queue)
+    api.pod("one-sync-0", n.SYNC_CONTAINER)
+    assert run(*SUBMIT, "python a.py")[0] == 0
+
+
+def test_sync_without_the_script_of_the_job_is_refused(api: TorchrunApi, run: Run, pod: Store) -> None:
+    api.queue("q", **QUEUE)
+    api.job("one", command="python a.py", workspace={"digest": DIGEST, "sizeBytes": 1})
+    result, _, err = run("sync", "one")
+    assert result == 64
+    assert "script 'a.py' is not in the workspace" in only_line(err)
 
 
 def test_only_text_files_of_the_workspace_are_read(tmp_path: Path) -> None:
