@@ -174,7 +174,10 @@ def _queue_cells(item: JsonObject, now: datetime) -> tuple[object, ...]:
 
 
 def status(item: JsonObject, now: datetime) -> str:
-    """Return the fields of a job, then its conditions. A message that several of them have is shown once."""
+    """Return the fields of a job, then its conditions. A message that several of them have is shown once.
+
+    A False condition without a message of its own is left out: the phase and the reason say as much.
+    """
     meta, spec, seen = item["metadata"], item["spec"], item.get("status", {})
     progress, last, failure = (seen.get(key, {}) for key in ("progress", "lastRestart", "firstFailure"))
     log = ""
@@ -219,7 +222,8 @@ def status(item: JsonObject, now: datetime) -> str:
     conditions, messages = [], {seen.get("message")}
     for each in seen.get("conditions", ()):
         new = "" if each.get("message") in messages else each.get("message") or ""
-        conditions.append((each["type"], each["status"], each.get("reason") or "-", new))
+        if new or each["status"] != "False":
+            conditions.append((each["type"], each["status"], each.get("reason") or "-", new))
         messages.add(new)
     header = ("CONDITION", "STATUS", "REASON", "MESSAGE")
     return text + (f"\n{table(header, conditions)}" if conditions else "")

@@ -78,7 +78,11 @@ def test_table_and_status_of_a_job() -> None:
                 "checkpointStep": 40,
             },
             "cost": {"nodeHours": 25.6, "idleNodeHours": 1.024, "usd": 838.938},
-            "conditions": [{"type": "Accepted", "status": "True", "reason": "Ok", "message": "fits"}],
+            "conditions": [
+                {"type": "Accepted", "status": "True", "reason": "Ok", "message": "fits"},
+                {"type": "WorkersReady", "status": "False", "reason": "Starting", "message": "1 of 2"},
+                {"type": "Suspended", "status": "False", "reason": "NotAsked", "message": ""},
+            ],
         },
     }
     header, row = output.listing("list", [item], now).splitlines()
@@ -98,7 +102,12 @@ def test_table_and_status_of_a_job() -> None:
     assert f"Restarted:  2026-01-01T01:00:00Z: {lost}\n" in shown
     one = {**item, "status": {"nodes": 1, "gpusPerNode": 1, "gpus": 1}}
     assert "Size:       1 node, 1 GPU\n" in output.status(one, now)
-    assert shown.endswith("CONDITION   STATUS   REASON   MESSAGE\nAccepted    True     Ok       fits\n")
+    rows = [line.split() for line in shown.split("\n\n")[1].splitlines()]
+    assert rows == [
+        ["CONDITION", "STATUS", "REASON", "MESSAGE"],
+        ["Accepted", "True", "Ok", "fits"],
+        ["WorkersReady", "False", "Starting", "1", "of", "2"],
+    ]
 
 
 @pytest.mark.parametrize(
