@@ -26,6 +26,7 @@ from trainyard.kubectl.output import (
     DONE,
     JOB_FAILED,
     NOT_FOUND,
+    PROGRAM,
     REMOVED,
     UNAVAILABLE,
     USAGE,
@@ -332,6 +333,7 @@ class JobReader:
         self._cluster = cluster
         self._name, self._uid = job["metadata"]["name"], job["metadata"]["uid"]
         self._ended: JsonObject | None = None
+        self._phase = ""  # the last known one
         source = ListWatch(
             path=cluster.path(n.JOB_PLURAL),
             selectors=(("fieldSelector", f"metadata.name={self._name}"),),
@@ -357,7 +359,9 @@ class JobReader:
                 time.sleep(_WATCH_POLL_SECONDS)
             found = self._ended
         if found is None:
-            raise PluginError(REMOVED, f"job {self._name}: was removed; how it ended is not known")
+            phase = self._phase or n.PHASE_PENDING
+            why = f"was deleted, for example by {PROGRAM} cancel; its last known phase is {phase}"
+            raise PluginError(REMOVED, f"job {self._name}: {why}")
         self._record(found)
         return found
 
@@ -369,10 +373,11 @@ class JobReader:
             return False
 
     def _record(self, item: JsonObject) -> str:
-        """Keep the state of an ended job. The watch's thread calls this, too."""
+        """Keep the phase, and the state of an ended job. The watch's thread calls this, too."""
         uid = str(item["metadata"]["uid"])
-        if uid == self._uid and item.get("status", {}).get("phase") in n.FINAL_PHASES:
-            self._ended = item
+        if uid == self._uid:
+            self._phase = item.get("status", {}).get("phase") or ""
+            self._ended = item if self._phase in n.FINAL_PHASES else self._ended
         return uid
 
     def _stop_if_refused(self) -> None:
