@@ -27,7 +27,11 @@ JOB_KINDS: Final = frozenset(
 _EXITS: Final = (
     "Exit codes: 0 done; with --follow that of the job; 64 invalid arguments or a rejected spec, 65 workspace, "
     "66 no such job, 69 no answer from the API server or the job's pods, 74 the output can't be written, "
-    "75 a followed job was removed, 77 not allowed, 78 no usable kubeconfig, 130 interrupted."
+    "75 a followed job was deleted, 77 not allowed, 78 no usable kubeconfig, 130 interrupted."
+)
+_COLUMNS: Final = (
+    "STEP and LOSS are empty until rank 0 serves the gauges trainyard_trainer_step and trainyard_trainer_loss on pods "
+    "with the annotation prometheus.io/scrape (docs/kubectl-torchrun.md); Trainyard's trainer does."
 )
 # Each verb, and the module that runs it.
 VERBS: Final = {
@@ -115,8 +119,9 @@ def parser() -> Parser:
     result.add_argument("--version", action="version", version=f"{PROGRAM} {VERSION}")
     verbs = result.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
 
-    def verb(name: str, help: str) -> Any:
-        made = verbs.add_parser(name, help=help, description=help, parents=[common], allow_abbrev=False)
+    def verb(name: str, help: str, details: str = "") -> Any:
+        about = f"{help}. {details}" if details else help
+        made = verbs.add_parser(name, help=help, description=about, parents=[common], allow_abbrev=False)
         made.set_defaults(module=VERBS[name])
         return made
 
@@ -136,7 +141,7 @@ def parser() -> Parser:
     either.add_argument("--previous", action="store_true", help="the attempt before the last one")
     logs.add_argument("--tail", type=_whole, help="only this number of lines from the end")
     _add_output(verb_of_job("status", "Show the status of a job"), "yaml", "json")
-    for each in (verb("list", "List jobs"), verb("queues", "List queues")):
+    for each in (verb("list", "List jobs", _COLUMNS), verb("queues", "List queues")):
         each.add_argument("-A", "--all-namespaces", action="store_true")
         _add_output(each, "yaml", "json", "name", "wide")
     for name, help in (
