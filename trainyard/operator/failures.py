@@ -29,7 +29,7 @@ from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.context import ReconcileContext
 from trainyard.operator.nodes import NODE_START_SECONDS, find_unplaced_worker
-from trainyard.operator.observe import Output, Worker, read_output
+from trainyard.operator.observe import TerminationMessage, Worker, read_termination_message
 
 # The first failure may be reported after its consequences: the kubelet checks its containers once a second (PLEG), and
 # a node may be busy. If the only known error is a consequence, the controller waits longer for its cause.
@@ -100,42 +100,42 @@ def read_failure(worker: Worker) -> Failure:
     """Return the failure from a worker's termination message and status."""
     end = worker.end
     own = not end.before and not end.said
-    output = end.output if own else read_output("")
-    lines = _process_lines(output)
-    at = _failed_at(output, end.at)
+    message = end.message if own else read_termination_message("")
+    lines = _process_lines(message)
+    at = _failed_at(message, end.at)
     removed = worker.deletion_time is not None and at is not None and at > worker.deletion_time
     outside = end.code in _SIGNALLED_CODES or removed
     killed = bool(worker.disruption) or end.reason == OUT_OF_MEMORY
     return Failure(
         worker=worker,
-        rank=output.rank,
+        rank=message.rank,
         error=error_line(lines),
         described=describe(lines),
         is_consequence=own and not killed and (is_consequence(lines) or outside),
         at=at,
-        tail=_truncate("\n".join(lines) or end.output.text.strip()),
+        tail=_truncate("\n".join(lines) or end.message.text.strip()),
     )
 
 
-def _process_lines(output: Output) -> list[str]:
+def _process_lines(message: TerminationMessage) -> list[str]:
     """Return the lines of the failed process without torchrun's own lines; all lines if it is not known."""
-    lines = [line.rstrip("\r") for line in output.log.splitlines()]
-    if output.has_summary:
-        own = [line for line in lines if (found := _PREFIX.match(line)) and found[1] == output.local_rank]
+    lines = [line.rstrip("\r") for line in message.log.splitlines()]
+    if message.has_summary:
+        own = [line for line in lines if (found := _PREFIX.match(line)) and found[1] == message.local_rank]
         agents = [place for place, line in enumerate(lines) if _AGENT.match(line)]
         lines = own or (lines[: agents[0]] if agents else [])
     return [RANK_PREFIX.sub("", _PREFIX.sub("", line)) for line in lines if not TORCHRUN_LOG.match(line)]
 
 
-def _failed_at(output: Output, finished: float | None) -> float | None:
+def _failed_at(message: TerminationMessage, finished: float | None) -> float | None:
     """Return the time of the failure in torchrun's summary, else the end of the container.
 
     The summary has local time without a time zone, so the zone is computed from the end of the container.
     """
-    if not output.time or finished is None:
+    if not message.time or finished is None:
         return finished
     try:
-        local = datetime.strptime(output.time, "%Y-%m-%d_%H:%M:%S").replace(tzinfo=UTC).timestamp()
+        local = datetime.strptime(message.time, "%Y-%m-%d_%H:%M:%S").replace(tzinfo=UTC).timestamp()
     except ValueError:  # a worker may print anything
         return finished
     zone = round((finished - local) / _QUARTER_HOUR) * _QUARTER_HOUR

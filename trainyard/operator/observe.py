@@ -286,7 +286,7 @@ class PodExit:
     # The last line of that init container, or the runtime's error if the worker's container could not start.
     said: str = ""
     of_pod: str = ""  # the message of the kubelet for the pod, such as the cause of an eviction
-    output: Output  # its termination message
+    message: TerminationMessage
 
 
 def read_pod_exit(item: JsonObject) -> PodExit:
@@ -300,22 +300,22 @@ def read_pod_exit(item: JsonObject) -> PodExit:
             if name not in sidecars and _terminated(each).get("exitCode"):
                 ended, failed = _terminated(each), name
                 break
-    code, message, reason = ended.get("exitCode"), ended.get("message") or "", ended.get("reason") or ""
-    output = read_output(message)
-    lines = [" ".join(each.split()) for each in message.splitlines() if each.strip()]
+    code, text, reason = ended.get("exitCode"), ended.get("message") or "", ended.get("reason") or ""
+    message = read_termination_message(text)
+    lines = [" ".join(each.split()) for each in text.splitlines() if each.strip()]
     said = ""
     if lines and reason in _START_ERRORS:  # the end of the runtime's line has the cause
         said = lines[-1][-_MAX_LINE:].lstrip()
     elif lines and failed:
         said = lines[-1][:_MAX_LINE]
     return PodExit(
-        code=code if failed else command_exit_code(code, output),
+        code=code if failed else command_exit_code(code, message),
         at=parse_time(ended.get("finishedAt")),
         reason=reason or status.get("reason") or "",
         before=failed,
         said=said,
         of_pod=" ".join((status.get("message") or "").split())[:_MAX_LINE],
-        output=output,
+        message=message,
     )
 
 
@@ -344,7 +344,7 @@ _POPEN_TRACE: Final = re.compile(r"^ +File .*[/.]subprocess_handler\.py\"", re.M
 
 
 @dataclass(frozen=True, kw_only=True)
-class Output:
+class TerminationMessage:
     """The last lines of a worker. torchrun's summary describes the process that failed first on its node.
 
     It is ChildFailedError in torch/distributed/elastic/multiprocessing/errors/__init__.py. The kubelet keeps it in the
@@ -364,12 +364,12 @@ class Output:
         return self.log != self.text
 
 
-def read_output(text: str) -> Output:
+def read_termination_message(text: str) -> TerminationMessage:
     """Return the last lines of a worker, with the last summary of torchrun."""
     start = max((each.start() for each in _SUMMARY.finditer(text)), default=len(text))
     summary = text[start:]
     code, rank, time = (each.search(summary) for each in (_EXIT_CODE, _RANK, _TIME))
-    return Output(
+    return TerminationMessage(
         text=text,
         log=text[:start],
         exit_code=int(code[1]) if code else None,
@@ -379,20 +379,20 @@ def read_output(text: str) -> Output:
     )
 
 
-def command_exit_code(code: int | None, output: Output) -> int | None:
+def command_exit_code(code: int | None, message: TerminationMessage) -> int | None:
     """Return the exit code of the user's command under torchrun. torchrun itself always exits with 1.
 
     It is that of the process that failed first: 128 plus the signal, 127 for a missing program, 126 for one that is not
-    executable. If the output has none, it is `code`, that of the container.
+    executable. If the message has none, it is `code`, that of the container.
     """
     if code != _TORCHRUN_EXIT:
         return code
-    if (first := output.exit_code) is not None:
+    if (first := message.exit_code) is not None:
         if 0 < first <= _MAX_EXIT:
             return first
         return _SIGNAL_BASE - first if -_MAX_SIGNAL <= first < 0 else code
-    last = output.text.rstrip().rpartition("\n")[2]
-    if _POPEN_TRACE.search(output.text):
+    last = message.text.rstrip().rpartition("\n")[2]
+    if _POPEN_TRACE.search(message.text):
         return next((own for words, own in _START_FAILURES.items() if last.startswith(words)), code)
     return code
 

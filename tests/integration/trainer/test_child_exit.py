@@ -12,7 +12,7 @@ import pytest
 from tests.integration.trainer.forks import ForkedProgram
 from trainyard.operator.api.job import C10D
 from trainyard.operator.command import Rendezvous, build_command
-from trainyard.operator.observe import command_exit_code, read_output
+from trainyard.operator.observe import command_exit_code, read_termination_message
 from trainyard.operator.resources import Size
 
 pytestmark = pytest.mark.trainer
@@ -59,13 +59,13 @@ def test_exit_code_is_that_of_the_command(
     output, _ = torchrun.communicate(timeout=120)
     message = output.encode()[-KEPT_BYTES:].decode(errors="replace")
     assert torchrun.returncode == 1, message
-    assert command_exit_code(1, read_output(message)) == code, message
+    assert command_exit_code(1, read_termination_message(message)) == code, message
 
 
 def test_exit_code_without_torchruns_report_is_the_containers() -> None:
     for own in (None, 0, 1, 7, 137):
-        assert command_exit_code(own, read_output("")) == own
+        assert command_exit_code(own, read_termination_message("")) == own
     summary = "Root Cause (first observed failure):\n  exitcode  : 3 (pid: 1) \n"
-    assert command_exit_code(143, read_output(summary)) == 143
+    assert command_exit_code(143, read_termination_message(summary)) == 143
     message = "[default0]:  File \"/x/subprocess_handler.py\", line 1\nFileNotFoundError: [Errno 2] 'data'\n"
-    assert command_exit_code(1, read_output(message)) == 1, "the command's own traceback"
+    assert command_exit_code(1, read_termination_message(message)) == 1, "the command's own traceback"

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.operator import names as n
-from trainyard.operator.observe import command_exit_code, read_output
+from trainyard.operator.observe import command_exit_code, read_termination_message
 from trainyard.operator.signal_forwarder import MESSAGE_BYTES, wrap_command
 
 pytestmark = pytest.mark.unit
@@ -154,7 +154,7 @@ def test_message_has_lines_of_first_failed_process(
         assert process.wait(30) == 1
     text = message.read_text()
     assert len(text.encode()) <= MESSAGE_BYTES
-    assert command_exit_code(1, read_output(text)) == 3
+    assert command_exit_code(1, read_termination_message(text)) == 3
     assert ("[rank5]: KeyError: 'it'\n" in text) == awk
     assert "closed by peer" not in text or not awk
 
