@@ -220,8 +220,6 @@ def nearby_sync_pods(ctx: ReconcileContext, jobs: Iterable[JsonObject]) -> tuple
 
     They belong to those of `jobs`, all of the same namespace, with the same digest. A finished job has no sync pod.
     """
-    if not ctx.spec.has_sync_pod:
-        return ()
     found = []
     for each in jobs:
         name, phase = each["metadata"]["name"], (each.get("status") or {}).get("phase")

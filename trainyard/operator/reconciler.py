@@ -283,9 +283,8 @@ class Reconciler:
     def _nearby_sync_pods(self, ctx: ReconcileContext) -> tuple[str, ...]:
         """Return the addresses from which a new sync pod may get the workspace."""
         pod = ("Pod", n.sync_pod(ctx.meta.name))
-        if pod in ctx.children.objects or pod in ctx.children.others or ctx.status.final:
-            return ()
-        if not ctx.spec.has_sync_pod:
+        exists = pod in ctx.children.objects or pod in ctx.children.others
+        if exists or ctx.status.final or not ctx.spec.has_sync_pod:
             return ()
         if self._index.is_synced((n.JOB_KIND,)):
             jobs = self._index.jobs_with_workspace(ctx.meta.namespace, ctx.workspace_digest)

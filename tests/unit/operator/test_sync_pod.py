@@ -174,9 +174,6 @@ def test_other_jobs_with_the_same_workspace_are_named() -> None:
         item["metadata"] |= {"name": name, "namespace": "team"}
         return {**item, "status": {"phase": phase}}
 
-    def nearby(item: dict[str, Any], jobs: list[dict[str, Any]]) -> tuple[str, ...]:
-        return nearby_sync_pods(build_context(item, None, [], CLUSTER, 0.0), jobs)
-
     mine = of("vit", "Pending")
     others = [
         of("over", "Failed"),
@@ -185,11 +182,10 @@ def test_other_jobs_with_the_same_workspace_are_named() -> None:
         of("a", "Pending"),
         of("b", "Running"),
     ]
-    assert nearby(mine, [mine, *others]) == (
+    assert nearby_sync_pods(build_context(mine, None, [], CLUSTER, 0.0), [mine, *others]) == (
         "http://b-sync-0.b.team.svc:8080",
         "http://a-sync-0.a.team.svc:8080",
     )
-    assert nearby(others[2], [mine, *others]) == ()
 
 
 def test_workers_that_wait_for_a_lost_sync_pod_say_so() -> None:
