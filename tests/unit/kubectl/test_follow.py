@@ -166,7 +166,8 @@ def test_restarts_between_two_polls_are_reported(api: TorchrunApi, run: Run) -> 
 
 NAME = "one-0-0-abcde"
 LINE = b"2026-01-01T00:00:00Z trained\n"
-UNKNOWN = "kubectl torchrun: job one: was deleted, for example by kubectl torchrun cancel; its last known phase is Running\n"
+WHY = "was deleted, for example by kubectl torchrun cancel; its last known phase is Running"
+UNKNOWN = f"kubectl torchrun: job one: {WHY}\n"
 
 
 @pytest.fixture
