@@ -38,7 +38,7 @@ from trainyard.operator.api.fields import parse_time
 from trainyard.operator.api.job import parse_job
 from trainyard.operator.api.resolve import resolve
 from trainyard.operator.children import LOG_READER_CONTAINER, build_log_reader
-from trainyard.operator.observe import OVER, container_statuses, read_pod_exit
+from trainyard.operator.observe import container_statuses, is_over, read_pod_exit
 
 JsonObject = dict[str, Any]
 _POLL_SECONDS: Final = 1.0
@@ -671,11 +671,6 @@ def has_started(pod: JsonObject) -> bool:
 def has_ended(pod: JsonObject) -> bool:
     """Return whether the log is complete."""
     return "terminated" in _worker_state(pod) or is_over(pod)
-
-
-def is_over(pod: JsonObject) -> bool:
-    """Return whether no container of the pod can start any more."""
-    return pod.get("status", {}).get("phase") in OVER
 
 
 def _worker_state(pod: JsonObject) -> JsonObject:

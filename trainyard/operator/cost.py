@@ -16,7 +16,7 @@ from launcher.cost import ON_DEMAND, Meter, Offering, Price
 from launcher.progress import Usage
 from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.context import JobCost, ReconcileContext
-from trainyard.operator.observe import OVER, Children
+from trainyard.operator.observe import Children, is_over
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ class CostMeters:
 
 def find_nodes(children: Children) -> dict[str, bool]:
     """Return the nodes of a job, and whether each is idle: it has a placeholder and no worker."""
-    held = (each for each in children.placeholders if (each.get("status") or {}).get("phase") not in OVER)
+    held = (each for each in children.placeholders if not is_over(each))
     nodes = {(each.get("spec") or {}).get("nodeName") or "": True for each in held}
     nodes |= {each.node: False for each in children.workers if not each.finished}
     nodes.pop("", None)

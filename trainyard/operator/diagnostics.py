@@ -19,7 +19,7 @@ from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject, parse_time
 from trainyard.operator.api.queue import WORKSPACE
 from trainyard.operator.context import AttemptSpec, ReconcileContext, conditions_by_type, earliest
-from trainyard.operator.observe import OVER, Worker, container_statuses
+from trainyard.operator.observe import Worker, container_statuses, is_over
 from trainyard.operator.plan import Deletion, deletion
 
 # Each sync pod that does not answer takes seconds.
@@ -181,7 +181,7 @@ def ended_sync_pod(ctx: ReconcileContext) -> tuple[tuple[Deletion, ...], float |
     Or return the seconds until the deletion: a sync pod that fails at once is replaced after a pause.
     """
     pod = _sync_pod(ctx)
-    if pod is None or not _is_over(pod):
+    if pod is None or not is_over(pod):
         return (), None
     left = _patience(ctx, pod)
     return ((deletion(pod),), None) if left <= 0 else ((), left)
@@ -190,7 +190,7 @@ def ended_sync_pod(ctx: ReconcileContext) -> tuple[tuple[Deletion, ...], float |
 def _sync_pod_pending_reason(ctx: ReconcileContext) -> Message:
     """Return why the sync pod does not start, "" for none."""
     pod = _sync_pod(ctx)
-    if pod is None or _is_over(pod):
+    if pod is None or is_over(pod):
         return "", None
     why, left = pod_pending_reason(pod), _patience(ctx, pod)
     return (why, None) if left <= 0 or not why else ("", left)
@@ -204,10 +204,6 @@ def _sync_pod(ctx: ReconcileContext) -> JsonObject | None:
 
 def _sync_container(pod: JsonObject) -> JsonObject:
     return container_statuses(pod).get(n.SYNC_CONTAINER) or {}
-
-
-def _is_over(pod: JsonObject) -> bool:
-    return (pod.get("status") or {}).get("phase") in OVER
 
 
 def _patience(ctx: ReconcileContext, pod: JsonObject) -> float:

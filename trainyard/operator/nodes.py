@@ -35,6 +35,7 @@ from trainyard.operator.children import (
     spec_digest,
 )
 from trainyard.operator.context import AttemptSpec, CapacityStatus, ReconcileContext, Wait
+from trainyard.operator.observe import OVER
 from trainyard.operator.plan import Deletion, deletions_of
 
 # The requeue intervals of a job that waits for nodes, and of one that only a change of the pool can help.
@@ -51,7 +52,6 @@ _JITTER: Final = 0.2
 # Those are deleted: at once with a scheduler that is not Kubernetes' own, otherwise after this time.
 PLACEHOLDER_SECONDS: Final = 20.0
 DEFAULT_SCHEDULERS: Final = ("", "default-scheduler")
-_FINISHED: Final = ("Succeeded", "Failed")
 # Karpenter's message for a pod that no node of its pool can ever run, which is not a temporary shortage
 # (sigs.k8s.io/karpenter v1.14.1, InstanceTypeFilterError in pkg/controllers/provisioning/scheduling/nodeclaim.go).
 _NEVER: Final = re.compile(
@@ -244,7 +244,7 @@ def _count_reserved(request: JobRequest, seen: Observation, free: Count) -> Coun
     Two jobs may see the same idle node at the same moment. The scheduler gives it to one of them. No placeholder starts
     on a node that the workers' node affinity excludes.
     """
-    reserved = {each.node for each in placeholders(request, seen) if each.phase not in _FINISHED}
+    reserved = {each.node for each in placeholders(request, seen) if each.phase not in OVER}
     idle = {name: capacity.FREE for name in {*free.usable} - reserved}
     usable = tuple(name for name in free.usable if name in reserved)
     return replace(free, usable=usable, unusable={**free.unusable, **idle})

@@ -175,6 +175,11 @@ def is_ending(pod: JsonObject) -> bool:
     return "deletionTimestamp" in pod["metadata"] or (pod.get("status") or {}).get("phase") == "Failed"
 
 
+def is_over(pod: JsonObject) -> bool:
+    """Return whether no container of the pod can start any more."""
+    return (pod.get("status") or {}).get("phase") in OVER
+
+
 def labels_of(item: JsonObject) -> Mapping[str, str]:
     return item["metadata"].get("labels") or {}
 
