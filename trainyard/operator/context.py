@@ -251,7 +251,7 @@ class ReconcileContext:
     @cached_property
     def workers(self) -> tuple[Worker, ...]:
         """Return the workers of the attempt that the status names."""
-        return self.children.workers_of(self.status.attempt)
+        return tuple(each for each in self.children.workers if each.attempt == self.status.attempt)
 
     @property
     def workspace_digest(self) -> str:

@@ -56,8 +56,7 @@ def relax_gang(ctx: ReconcileContext) -> tuple[dict[str, Any], ...]:
     pkg/scheduler/api/podgroup_info/job_info.go).
     """
     group = ctx.children.objects.get(("PodGroup", n.attempt_name(ctx.meta.name, ctx.status.attempt)))
-    workers = ctx.children.workers_of(ctx.status.attempt)
-    if group is None or all(each.phase != "Succeeded" for each in workers):
+    if group is None or all(each.phase != "Succeeded" for each in ctx.workers):
         return ()
     if (group.get("spec") or {}).get("minMember") in (None, 1) or "deletionTimestamp" in group["metadata"]:
         return ()

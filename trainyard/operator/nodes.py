@@ -319,14 +319,13 @@ def delete_placeholders(ctx: ReconcileContext) -> tuple[Deletion, ...]:
 
 def release_placeholders(ctx: ReconcileContext) -> tuple[tuple[Deletion, ...], float | None]:
     """Return the placeholders that workers no longer need, and the seconds until more may be due."""
-    workers, settings = ctx.children.workers_of(ctx.status.attempt), ctx.settings
-    nodes, present = ctx.status.raw.get("nodes"), delete_placeholders(ctx)
-    placed = sum(bool(each.node) or each.finished for each in workers)
+    settings, nodes, present = ctx.settings, ctx.status.raw.get("nodes"), delete_placeholders(ctx)
+    placed = sum(bool(each.node) or each.finished for each in ctx.workers)
     preempts = settings is not None and settings.queue.scheduling.scheduler in DEFAULT_SCHEDULERS
     if not present or not preempts or (isinstance(nodes, int) and placed >= nodes):
         return present, None
     # A quota may have no room for both workers and placeholders. Then the workers have no pods.
-    starts = [each.started for each in ctx.children.of(ctx.status.attempt) if each.started is not None]
+    starts = [each.started for each in ctx.jobs if each.started is not None]
     left = min(starts, default=ctx.now) + PLACEHOLDER_SECONDS - ctx.now
     return (present, None) if left <= 0 else ((), left)
 
@@ -338,12 +337,12 @@ def find_unplaced_worker(ctx: ReconcileContext) -> tuple[str, float | None]:
     launch another one. With another scheduler nothing is returned, because it may let pods wait for its own reasons.
     """
     scheduling = ctx.settings.queue.scheduling if ctx.settings is not None else None
-    is_elastic = any(each.least is not None for each in ctx.children.of(ctx.status.attempt))
+    is_elastic = any(each.least is not None for each in ctx.jobs)
     if is_elastic or not (scheduling and scheduling.pool and scheduling.scheduler in DEFAULT_SCHEDULERS):
         return "", None
     waiting = [
         (each.created, each.name)
-        for each in ctx.children.workers_of(ctx.status.attempt)
+        for each in ctx.workers
         if not (each.node or each.finished or each.deleting) and each.created is not None
     ]
     since, name = min(waiting, default=(None, ""))

@@ -91,9 +91,6 @@ class Children:
     def of(self, attempt: int) -> tuple[AttemptJob, ...]:
         return tuple(each for each in self.jobs if each.attempt == attempt)
 
-    def workers_of(self, attempt: int) -> tuple[Worker, ...]:
-        return tuple(each for each in self.workers if each.attempt == attempt)
-
     def of_kind(self, kind: str) -> list[JsonObject]:
         return [item for (each, _), item in self.objects.items() if each == kind]
 
