@@ -308,7 +308,7 @@ def _write(
     if status == old:
         return plan
     ready, reason, message = states[n.READY]
-    before = conditions_by_type(old.get("conditions")).get(n.READY, {}).get("status")
-    is_new = before != {True: "True", False: "False", None: "Unknown"}[ready]
+    was, new = (conditions_by_type(each.get("conditions")).get(n.READY, {}) for each in (old, status))
+    is_new = was.get("status") != new["status"]
     event = Event(type=NORMAL if ready else WARNING, reason=reason, message=message)
     return replace(plan, status=status, events=(event,) if is_new else ())
