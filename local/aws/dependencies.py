@@ -1,6 +1,7 @@
-"""Deletions that AWS refuses while something depends on the resource. moto allows them.
+"""Deletions that AWS refuses while something depends on the resource, and second associations. moto allows them.
 
-Without these checks, a `destroy` in the wrong order would succeed here and hang on AWS.
+Without these checks, a `destroy` in the wrong order would succeed here and hang on AWS. A subnet could have two route
+tables.
 """
 
 from __future__ import annotations
@@ -119,6 +120,37 @@ def install() -> None:
         delete_policy(self, policy_arn)
 
     IAMBackend.delete_policy = checked_policy
+    _install_associations()
+
+
+def _install_associations() -> None:
+    """Allow a subnet or gateway one route table, and a VPC one internet gateway."""
+    associate, attach = EC2Backend.associate_route_table, EC2Backend.attach_internet_gateway
+
+    def associate_route_table(
+        self: Any, route_table_id: str, gateway_id: str | None = None, subnet_id: str | None = None
+    ) -> Any:
+        # moto answers with the existing association, whichever table it has.
+        for table in self.route_tables.values():
+            taken = {gateway_id, subnet_id} & set(table._associations.values())
+            if taken and table.id != route_table_id:
+                raise ApiError(
+                    "Resource.AlreadyAssociated",
+                    f"the specified association for route table {route_table_id} conflicts with an existing"
+                    " association",
+                )
+        return associate(self, route_table_id, gateway_id, subnet_id)
+
+    def attach_internet_gateway(self: Any, internet_gateway_id: str, vpc_id: str) -> Any:
+        gateways = self.internet_gateways.values()
+        if any(each.vpc and each.vpc.id == vpc_id and each.id != internet_gateway_id for each in gateways):
+            raise ApiError(
+                "InvalidParameterValue", f"Network {vpc_id} already has an internet gateway attached"
+            )
+        return attach(self, internet_gateway_id, vpc_id)
+
+    EC2Backend.associate_route_table = associate_route_table
+    EC2Backend.attach_internet_gateway = attach_internet_gateway
 
 
 def _has_elastic_ip(backend: Any, eni: Any) -> bool:

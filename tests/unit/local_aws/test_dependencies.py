@@ -1,4 +1,4 @@
-"""Deletions that AWS refuses while something depends on the resource."""
+"""Deletions that AWS refuses while something depends on the resource, and second associations."""
 
 from __future__ import annotations
 
@@ -77,3 +77,25 @@ def test_a_bucket_with_objects_stays(cloud):
     s3.create_bucket(Bucket="models", CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
     s3.put_object(Bucket="models", Key="k", Body=b"x")
     refused(lambda: s3.delete_bucket(Bucket="models"), "BucketNotEmpty")
+
+
+def test_second_association_is_refused(cloud):
+    ec2, network = cloud.client("ec2"), cloud.network()
+    vpc, (subnet, other) = network["vpc"], network["subnets"]
+    first, second = (ec2.create_route_table(VpcId=vpc)["RouteTable"]["RouteTableId"] for _ in range(2))
+    gateways = [ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"] for _ in range(2)]
+    ec2.attach_internet_gateway(InternetGatewayId=gateways[0], VpcId=vpc)
+    made = [
+        ec2.associate_route_table(RouteTableId=first, **target)["AssociationId"]
+        for target in ({"SubnetId": subnet}, {"SubnetId": subnet}, {"GatewayId": gateways[0]})
+    ]
+    assert made[0] == made[1]
+    taken = "Resource.AlreadyAssociated"
+    refused(lambda: ec2.associate_route_table(RouteTableId=second, SubnetId=subnet), taken)
+    refused(lambda: ec2.associate_route_table(RouteTableId=second, GatewayId=gateways[0]), taken)
+    refused(
+        lambda: ec2.attach_internet_gateway(InternetGatewayId=gateways[1], VpcId=vpc), "InvalidParameterValue"
+    )
+    ec2.associate_route_table(RouteTableId=second, SubnetId=other)
+    ec2.disassociate_route_table(AssociationId=made[0])
+    ec2.associate_route_table(RouteTableId=second, SubnetId=subnet)
