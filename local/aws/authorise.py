@@ -18,7 +18,7 @@ from moto.core.authorization import ActionAuthenticatorMixin
 from moto.core.responses import ActionResult, BaseResponse
 from moto.s3.exceptions import S3AccessDeniedError, S3InvalidAccessKeyIdError
 
-from local.aws import faults, identity, permissions, s3_deletions, static_answers
+from local.aws import faults, idempotency, identity, permissions, s3_deletions, static_answers
 from local.aws.account import ACCOUNT_ID
 from local.aws.calls import calls
 from local.aws.errors import ApiError
@@ -146,7 +146,9 @@ def install() -> None:
             return error_response(self, fault.code, fault.message, fault.status)
         try:
             with ONE_AT_A_TIME.get(service, contextlib.nullcontext()):
-                return static_answers.answer(self, name, act)
+                return idempotency.once(self, service, lambda: static_answers.answer(self, name, act))
+        except ApiError as error:
+            return error_response(self, error.code, error.message, 400)
         except NotImplementedError as error:
             # Not a 500: SDKs would retry the call for minutes before they report it.
             log.warning("not supported: %s: %s", name, error)

@@ -1,0 +1,121 @@
+"""Requests that repeat a client token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.unit.emulator import Cloud
+from tests.unit.local_aws.test_fsx import Site
+
+pytestmark = pytest.mark.unit
+
+TYPE = "g5.12xlarge"
+MISMATCH = {
+    "ec2": "IdempotentParameterMismatch",
+    "eks": "InvalidParameterException",
+    "fsx": "IncompatibleParameterError",
+}
+Samples = dict[str, tuple[str, str, dict[str, Any], dict[str, Any], Callable[[Any], Any]]]
+
+
+def samples(cloud: Cloud) -> Samples:
+    """Return for each operation its service, token, arguments, other arguments and the identity in its answer."""
+    network, site = cloud.network(), Site(cloud)
+    vpc, (subnet, other) = network["vpc"], network["subnets"]
+    count = {"MinCount": 1, "MaxCount": 1}
+    reserved = {"InstanceType": TYPE, "InstancePlatform": "Linux/UNIX", "AvailabilityZone": "us-west-2a"}
+    template = {
+        "LaunchTemplateName": "first",
+        "LaunchTemplateData": {"ImageId": "ami-1", "InstanceType": TYPE},
+    }
+    endpoint = {"VpcId": vpc, "ServiceName": "com.amazonaws.us-west-2.s3", "VpcEndpointType": "Gateway"}
+    cluster = {
+        "name": "main",
+        "roleArn": cloud.role("main-cluster", None),
+        "resourcesVpcConfig": {"subnetIds": network["subnets"]},
+    }
+    system = {
+        "FileSystemType": "LUSTRE",
+        "StorageCapacity": 1200,
+        "SubnetIds": [site.subnet],
+        "SecurityGroupIds": [site.servers],
+        "FileSystemTypeVersion": "2.15",
+        "LustreConfiguration": {"DeploymentType": "SCRATCH_2"},
+    }
+    return {
+        "create_capacity_reservation": (
+            "ec2", "ClientToken", {**reserved, "InstanceCount": 1}, {"InstanceCount": 2},
+            lambda answer: answer["CapacityReservation"]["CapacityReservationId"],
+        ),
+        "create_nat_gateway": (
+            "ec2", "ClientToken", {"SubnetId": subnet, "ConnectivityType": "private"}, {"SubnetId": other},
+            lambda answer: answer["NatGateway"]["NatGatewayId"],
+        ),
+        "run_instances": (
+            "ec2", "ClientToken", {"ImageId": "ami-1", "InstanceType": TYPE, **count}, {"MaxCount": 2},
+            lambda answer: answer["Instances"][0]["InstanceId"],
+        ),
+        "create_launch_template": (
+            "ec2", "ClientToken", template, {"LaunchTemplateName": "second"},
+            lambda answer: answer["LaunchTemplate"]["LaunchTemplateId"],
+        ),
+        "create_vpc_endpoint": (
+            "ec2", "ClientToken", endpoint, {"ServiceName": "com.amazonaws.us-west-2.dynamodb"},
+            lambda answer: answer["VpcEndpoint"]["VpcEndpointId"],
+        ),
+        "create_cluster": (
+            "eks", "clientRequestToken", cluster, {"name": "other"}, lambda answer: answer["cluster"]["arn"],
+        ),
+        "create_file_system": (
+            "fsx", "ClientRequestToken", system, {"StorageCapacity": 2400},
+            lambda answer: answer["FileSystem"]["FileSystemId"],
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        "create_capacity_reservation",
+        "create_nat_gateway",
+        "run_instances",
+        "create_launch_template",
+        "create_vpc_endpoint",
+        "create_cluster",
+        "create_file_system",
+    ],
+)
+def test_repeated_token_returns_the_same_resource(cloud: Cloud, operation: str) -> None:
+    service, parameter, arguments, changes, identity = samples(cloud)[operation]
+    call = getattr(cloud.client(service), operation)
+    token = {parameter: "a-token-of-at-least-33-characters-for-eks"}
+    made = identity(call(**arguments, **token))
+    assert identity(call(**arguments, **token)) == made
+    with pytest.raises(ClientError) as error:
+        call(**{**arguments, **changes}, **token)
+    assert error.value.response["Error"]["Code"] == MISMATCH[service]
+
+
+def test_failed_and_dry_requests_leave_the_token_unused(cloud: Cloud) -> None:
+    ec2, token = cloud.client("ec2"), {"ClientToken": "token"}
+    count = {"ImageId": "ami-1", "MinCount": 1, "MaxCount": 1}
+    for wrong, code in ({"InstanceType": "g5.13xlarge"}, "Invalid"), ({"DryRun": True}, "DryRunOperation"):
+        with pytest.raises(ClientError, match=code):
+            ec2.run_instances(**{**count, **wrong}, **token)
+    assert ec2.run_instances(**count, InstanceType=TYPE, **token)["Instances"]
+
+
+def test_concurrent_requests_create_one_resource(cloud: Cloud) -> None:
+    ec2, subnet = cloud.client("ec2"), cloud.network()["subnets"][0]
+
+    def create(_number: int) -> Any:
+        return ec2.create_nat_gateway(SubnetId=subnet, ConnectivityType="private", ClientToken="token")
+
+    with ThreadPoolExecutor(4) as threads:
+        made = {each["NatGateway"]["NatGatewayId"] for each in threads.map(create, range(4))}
+    assert len(made) == 1
