@@ -18,7 +18,7 @@ from moto.core.authorization import ActionAuthenticatorMixin
 from moto.core.responses import ActionResult, BaseResponse
 from moto.s3.exceptions import S3AccessDeniedError, S3InvalidAccessKeyIdError
 
-from local.aws import faults, idempotency, identity, permissions, s3_deletions, static_answers
+from local.aws import faults, idempotency, identity, keys, permissions, s3_deletions, static_answers
 from local.aws.account import ACCOUNT_ID
 from local.aws.calls import calls
 from local.aws.errors import ApiError
@@ -176,6 +176,7 @@ def install() -> None:
             denied = S3AccessDeniedError()
             denied.message = refused.message
             raise denied from None
+        keys.check_object(self, bucket_name, key_name)
 
     def may(self: Any, action: str, bucket_name: str, key_name: str) -> bool:
         try:

@@ -17,8 +17,8 @@ from typing import Any, Final
 from moto.core.responses import ActionResult
 from moto.ec2.models.instances import StateReason
 from moto.ec2.responses.elastic_block_store import ElasticBlockStore
-from moto.kms.models import kms_backends
 
+from local.aws import keys
 from local.aws.account import ACCOUNT_ID
 from local.aws.identity import role_for, role_grants
 from local.aws.policy import Request, evaluate_for
@@ -51,7 +51,7 @@ def default_key(backend: Any) -> str:
     """Return the account's default key for EBS: an ARN, or the alias of the AWS managed key."""
     chosen = backend.default_kms_key_id
     # moto creates the AWS managed key with the first volume that needs it, and stores its ARN.
-    key = _find(backend, chosen) if chosen else None
+    key = keys.find(backend.region_name, chosen) if chosen else None
     return AWS_MANAGED if not chosen or (key is not None and _is_aws_managed(key)) else str(chosen)
 
 
@@ -70,7 +70,7 @@ def refusal(backend: Any, data: Mapping[str, Any], launcher: str | None) -> Stat
         name = ebs.get("KmsKeyId") or default_key(backend)
         if name.endswith(AWS_MANAGED):
             continue
-        key = _find(backend, name)
+        key = keys.find(backend.region_name, name)
         if key is None or key.key_state != "Enabled":
             return WRONG_STATE
         if (
@@ -101,15 +101,6 @@ def explain_end(instance: Any) -> None:
     reason = getattr(instance, "launch_failure", None)
     if reason is not None:
         instance.state_reason, instance._reason = reason, TRANSITION_REASON
-
-
-def _find(backend: Any, name: str) -> Any | None:
-    """Return the key with this id, alias or ARN."""
-    short = name.split(":", 5)[-1]
-    for key in kms_backends[backend.account_id][backend.region_name].keys.values():
-        if short.removeprefix("key/") == key.id or short in key.aliases:
-            return key
-    return None
 
 
 def _is_aws_managed(key: Any) -> bool:

@@ -15,7 +15,7 @@ from moto.core.utils import utcnow
 from moto.ec2.models import ec2_backends
 from moto.iam.models import iam_backends
 
-from local.aws import log_groups
+from local.aws import keys, log_groups
 from local.aws.account import ACCOUNT_ID, PARTITION
 from local.aws.eks import versions
 from local.aws.eks.access import bootstrap_creator
@@ -49,6 +49,10 @@ def create(region: str, params: Document, creator_arn: str) -> Cluster:
             f"unsupported Kubernetes version {version}; supported are {', '.join(versions.offered())}"
         )
     require_role(params.get("roleArn", ""))
+    for each in params.get("encryptionConfig") or []:
+        error = keys.use_error(region, (each.get("provider") or {}).get("keyArn"))
+        if error is not None:
+            raise invalid(error.message)
     access = {"authenticationMode": "CONFIG_MAP", "bootstrapClusterCreatorAdminPermissions": True}
     access.update({k: v for k, v in (params.get("accessConfig") or {}).items() if v is not None})
     if access["authenticationMode"] not in AUTHENTICATION_MODES:

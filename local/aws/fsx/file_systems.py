@@ -13,6 +13,7 @@ from moto.core.exceptions import ServiceException
 from moto.core.utils import utcnow
 from moto.ec2.models import ec2_backends
 
+from local.aws import keys
 from local.aws.account import ACCOUNT_ID
 from local.aws.fsx import backups, limits, links, mounts
 from local.aws.fsx.store import Document, FileSystem, FsxError, arn, bad_request, new_id, store
@@ -32,6 +33,9 @@ def create(region: str, params: Document) -> FileSystem:
     given = dict(params.get("LustreConfiguration") or {})
     if given.get("ImportPath"):
         links.require_bucket(given["ImportPath"])
+    error = keys.use_error(region, params.get("KmsKeyId"))
+    if error is not None:
+        raise bad_request(error.message)
     backend = ec2_backends[ACCOUNT_ID][region]
     subnet = _subnet(backend, params["SubnetIds"][0])
     groups = _groups(backend, subnet, params.get("SecurityGroupIds") or [])

@@ -1,0 +1,140 @@
+"""The states of KMS keys. A key that is disabled or pending deletion encrypts and decrypts nothing; moto only shows it.
+
+https://docs.aws.amazon.com/kms/latest/developerguide/key-state.html. The services that use a key answer with errors of
+their own: EKS and FSx in their packages, ECR and S3 here, EBS in `local.aws.volume_keys`, CloudWatch Logs in
+`local.aws.log_groups`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+from moto.ecr.models import ECRBackend
+from moto.kms.models import KmsBackend, kms_backends
+from moto.s3.exceptions import S3ClientError
+
+from local.aws.account import ACCOUNT_ID
+from local.aws.errors import ApiError
+
+# Methods of moto that need an enabled key. The others need one that is not pending deletion.
+ENABLED = (
+    "encrypt", "generate_data_key", "sign", "verify", "generate_mac", "verify_mac", "create_grant",
+    "enable_key_rotation", "disable_key_rotation",
+)  # fmt: skip
+PRESENT = (
+    "create_alias", "update_alias", "enable_key", "disable_key", "update_key_description", "schedule_key_deletion",
+)  # fmt: skip
+# Methods and permissions of the calls of S3 that encrypt or decrypt an object.
+OBJECT_CALLS = {
+    ("GET", "GetObject"),
+    ("GET", "GetObjectVersion"),
+    ("PUT", "PutObject"),
+    ("POST", "PutObject"),
+}
+
+
+def find(region: str, name: str) -> Any | None:
+    """Return the key with this id, alias or ARN."""
+    short = name.split(":", 5)[-1]
+    for key in kms_backends[ACCOUNT_ID][region].keys.values():
+        if short.removeprefix("key/") == key.id or short in key.aliases:
+            return key
+    return None
+
+
+def state_error(key: Any, *, disabled: bool = True) -> ApiError | None:
+    """Return the error of KMS for a key that is pending deletion or, by default, disabled; None for another."""
+    if key.key_state == "PendingDeletion":
+        return ApiError("KMSInvalidStateException", f"{key.arn} is pending deletion.")
+    if disabled and key.key_state != "Enabled":
+        return ApiError("DisabledException", f"{key.arn} is disabled.")
+    return None
+
+
+def use_error(region: str, name: str | None) -> ApiError | None:
+    """Return the error of KMS when a service uses a key for a resource; None if it can use it.
+
+    AWS managed keys exist, and keys of other accounts can't be looked up here.
+    """
+    if not name or "alias/aws/" in name or (name.startswith("arn:") and f":{ACCOUNT_ID}:" not in name):
+        return None
+    key = find(region, name)
+    return state_error(key) if key else ApiError("NotFoundException", f"Key '{name}' does not exist")
+
+
+def install() -> None:
+    """Check the state of keys in KMS and ECR. `local.aws.authorise` checks those of S3's objects."""
+    for method in (*ENABLED, *PRESENT):
+        _install_check(method)
+    decrypt, create_repository = KmsBackend.decrypt, ECRBackend.create_repository
+
+    def checked_decrypt(self: Any, *args: Any, **kwargs: Any) -> Any:
+        plaintext, arn = decrypt(self, *args, **kwargs)  # only the ciphertext names the key
+        _raise(state_error(find(self.region_name, arn)))
+        return plaintext, arn
+
+    @functools.wraps(create_repository)
+    def checked_repository(self: Any, **kwargs: Any) -> Any:
+        error = use_error(self.region_name, (kwargs.get("encryption_config") or {}).get("kmsKey"))
+        if error is not None:
+            raise ApiError("KmsException", error.message)
+        return create_repository(self, **kwargs)
+
+    KmsBackend.decrypt = checked_decrypt
+    ECRBackend.create_repository = checked_repository
+
+
+def _raise(error: ApiError | None) -> None:
+    if error is not None:
+        raise error
+
+
+def _install_check(method: str) -> None:
+    act = getattr(KmsBackend, method)
+    signature = inspect.signature(act)
+
+    parameter = "key_id" if "key_id" in signature.parameters else "target_key_id"
+
+    @functools.wraps(act)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        key = find(bound.arguments["self"].region_name, bound.arguments[parameter])
+        if key is not None:
+            _raise(state_error(key, disabled=method in ENABLED))
+            bound.arguments[parameter] = key.id  # some of these methods know no ARN
+        return act(*bound.args, **bound.kwargs)
+
+    setattr(KmsBackend, method, checked)
+
+
+def check_object(response: Any, bucket_name: str | None, key_name: str | None) -> None:
+    """Check the key of an object that a request of S3 writes or reads.
+
+    https://docs.aws.amazon.com/AmazonS3/latest/userguide/UsingKMSEncryption.html
+
+    Args:
+        response: moto's, with the request.
+        bucket_name: The request's bucket.
+        key_name: The request's object.
+
+    Raises:
+        S3ClientError: Its KMS key can't be used. S3 puts "KMS." before the code of KMS.
+    """
+    bucket = response.backend.buckets.get(bucket_name) if key_name else None
+    action = response.data.get("Action")
+    if bucket is None or (response.method, action) not in OBJECT_CALLS:
+        return
+    if response.method == "GET":
+        version = response.querystring.get("versionId", [None])[0]
+        found = response.backend.get_object(bucket_name, key_name, version_id=version)
+        algorithm, name = (found.encryption, found.kms_key_id) if found else (None, None)
+    else:
+        rule = (bucket.encryption or {}).get("Rule", {}).get("ApplyServerSideEncryptionByDefault", {})
+        header = "x-amz-server-side-encryption"
+        algorithm = response.headers.get(header) or rule.get("SSEAlgorithm")
+        name = response.headers.get(f"{header}-aws-kms-key-id") or rule.get("KMSMasterKeyID")
+    error = use_error(bucket.region_name, name) if algorithm == "aws:kms" else None
+    if error is not None:
+        raise S3ClientError(f"KMS.{error.code}", error.message)
