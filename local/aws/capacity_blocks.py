@@ -17,7 +17,7 @@ from moto.core.utils import utcnow
 from moto.ec2.responses import EC2Response
 
 from local.aws.account import ACCOUNT_ID
-from local.aws.ec2_utils import requested_tags, table
+from local.aws.ec2_utils import ec2_page, requested_tags, table
 from local.aws.errors import ApiError
 from local.aws.prices import hourly
 from local.aws.reservations import moment, reservations, shown, state, used
@@ -64,7 +64,7 @@ def describe_capacity_block_offerings(self: Any) -> ActionResult:
         for zone in zones
     ]
     _offered(backend).update({offer["CapacityBlockOfferingId"]: offer for offer in found})
-    return ActionResult({"CapacityBlockOfferings": found})
+    return ActionResult(ec2_page(self, "CapacityBlockOfferings", found))
 
 
 def purchase_capacity_block(self: Any) -> ActionResult:

@@ -1,4 +1,4 @@
-"""Shared by the EC2 APIs that moto lacks: tables in moto's backends, tags and filters of a request."""
+"""Shared by the EC2 APIs that moto lacks: tables in moto's backends; tags, filters and pages of a request."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from local.aws.errors import ApiError
+from local.aws.pages import page
 from local.aws.policy import like
 
 Document = dict[str, Any]
@@ -31,10 +32,23 @@ def tag_list(tags: Mapping[str, str]) -> list[Document]:
     return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
+def ec2_page(response: Any, key: str, items: list[Document]) -> Document:
+    """Return an answer with the page of a list that a request of moto's EC2 asks for."""
+    found, token = page(
+        items,
+        response._get_param("NextToken"),
+        response._get_param("MaxResults"),
+        key=key,
+        maximum=1000,
+        codes=("InvalidParameterValue", "InvalidParameterValue"),
+    )
+    return {key: found, "NextToken": token}
+
+
 def matches(
     item: Document, tags: Mapping[str, str], filters: Mapping[str, list[str]], names: Mapping[str, str]
 ) -> bool:
-    """Return whether an item matches all filters. `names` has the item's key for each filter.
+    """Return whether an item matches all filters, with the wildcards * and ?. `names` has the item's key for each.
 
     Raises:
         ApiError: A filter is unknown.
@@ -45,10 +59,10 @@ def matches(
             if tag is None or not any(like(value, tag) for value in values):
                 return False
         elif name == "tag-key":
-            if not set(values) & set(tags):
+            if not any(like(value, tag) for value in values for tag in tags):
                 return False
         elif name not in names:
             raise ApiError("InvalidParameterValue", f"The filter '{name}' is invalid")
-        elif str(item.get(names[name])) not in values:
+        elif not any(like(value, str(item.get(names[name]))) for value in values):
             return False
     return True

@@ -10,8 +10,7 @@ from moto.core.responses import ActionResult, BaseResponse
 from local.aws import identity
 from local.aws.eks import access, addons, clusters, nodegroups, versions
 from local.aws.eks.store import Cluster, Document, not_found, store
-
-PAGE = 100
+from local.aws.pages import page
 
 
 class EksResponse(BaseResponse):  # type: ignore[misc]
@@ -29,12 +28,14 @@ class EksResponse(BaseResponse):  # type: ignore[misc]
         return store.active(self.region, name) if active else store.cluster(self.region, name)
 
     def _page(self, key: str, items: list[Any]) -> ActionResult:
-        start = int(self._get_param("nextToken") or 0)
-        size = int(self._get_param("maxResults") or PAGE)
-        answer: Document = {key: items[start : start + size]}
-        if start + size < len(items):
-            answer["nextToken"] = str(start + size)
-        return ActionResult(answer)
+        items, token = page(
+            items,
+            self._get_param("nextToken"),
+            self._get_param("maxResults"),
+            key=key,
+            codes=("InvalidParameterException", "InvalidParameterException"),
+        )
+        return ActionResult({key: items, "nextToken": token})
 
     # --- clusters
 

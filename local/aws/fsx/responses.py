@@ -8,8 +8,8 @@ from moto.core.responses import ActionResult, BaseResponse
 
 from local.aws.fsx import backups, file_systems, links
 from local.aws.fsx.store import Document, bad_request, store
+from local.aws.pages import MAXIMUM, page
 
-PAGE = 100
 # Names of DescribeDataRepositoryAssociations' filters -> keys of the document.
 FILTERS = {"file-system-id": "FileSystemId"}
 
@@ -25,12 +25,15 @@ class FsxResponse(BaseResponse):  # type: ignore[misc]
         return dict(self.params)
 
     def _page(self, key: str, items: list[Any]) -> ActionResult:
-        start = int(self._get_param("NextToken") or 0)
-        size = int(self._get_param("MaxResults") or PAGE)
-        answer: Document = {key: items[start : start + size]}
-        if start + size < len(items):
-            answer["NextToken"] = str(start + size)
-        return ActionResult(answer)
+        size = self._get_param("MaxResults")
+        items, token = page(
+            items,
+            self._get_param("NextToken"),
+            None if size is None else min(size, MAXIMUM),
+            key=key,
+            codes=("BadRequest", "BadRequest"),
+        )
+        return ActionResult({key: items, "NextToken": token})
 
     def create_file_system(self) -> ActionResult:
         return ActionResult({"FileSystem": file_systems.create(self.region, self._all()).document})
