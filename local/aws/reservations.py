@@ -7,13 +7,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from moto.core.responses import ActionResult
-from moto.core.utils import utcnow
+from moto.core.utils import get_service_model, utcnow
+from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.responses import EC2Response
 
-from local.aws import placement_groups
+from local.aws import faults, placement_groups
 from local.aws.account import ACCOUNT_ID
-from local.aws.ec2_utils import matches, requested_tags, table, tag_list
+from local.aws.ec2_utils import ec2_page, matches, requested_tags, table, tag_list
 from local.aws.errors import ApiError
+
+MAXIMUM_INSTANCES = 1000
 
 
 def reservations(backend: Any) -> dict[str, dict[str, Any]]:
@@ -87,11 +90,92 @@ def shown(backend: Any, reservation: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _invalid(name: str, value: Any, reason: str = "") -> ApiError:
+    return ApiError(
+        "InvalidParameterValue", f"Value ({value}) for parameter {name} is invalid. {reason}".rstrip()
+    )
+
+
+def _check_request(self: Any, zone: str) -> None:
+    """Check a request by the rules of the API reference.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateCapacityReservation.html. The sentences about types
+    and zones are those of RunInstances.
+
+    Raises:
+        ApiError: The request is not valid.
+    """
+    shape = get_service_model("ec2").operation_model("CreateCapacityReservation").input_shape
+    for name, member in shape.members.items():
+        given = self._get_param(name)
+        if given and getattr(member, "enum", None) and given not in member.enum:
+            raise _invalid(name, given)
+    count = int(self._get_param("InstanceCount"))
+    if not 1 <= count <= MAXIMUM_INSTANCES:
+        raise _invalid("InstanceCount", count, f"It must be from 1 to {MAXIMUM_INSTANCES}.")
+    kind = self._get_param("InstanceType")
+    if kind not in INSTANCE_TYPES:
+        raise ApiError("InvalidParameterValue", f"Invalid value '{kind}' for InstanceType.")
+    offers = self.ec2_backend.describe_instance_type_offerings("availability-zone", {"instance-type": [kind]})
+    zones = sorted(offer["Location"] for offer in offers)
+    if zone not in zones:
+        raise ApiError(
+            "Unsupported",
+            f"Your requested instance type ({kind}) is not supported in your requested Availability Zone ({zone})."
+            " Please retry your request by not specifying an Availability Zone or choosing"
+            f" {', '.join(zones)}.",
+        )
+    end, limited = self._get_param("EndDate"), self._get_param("EndDateType") == "limited"
+    if limited != bool(end):
+        raise ApiError(
+            "InvalidParameterCombination",
+            "You must provide an EndDate value if EndDateType is limited. Omit EndDate if EndDateType is unlimited.",
+        )
+    if end and moment(end) <= datetime.now(UTC):
+        raise _invalid("EndDate", end, "It must be in the future.")
+
+
+def _zone(self: Any) -> str:
+    """Return the name of the zone of a request, which has its name or its id."""
+    name, zone_id = self._get_param("AvailabilityZone"), self._get_param("AvailabilityZoneId")
+    if not name and not zone_id:
+        raise ApiError("MissingParameter", "The request must contain the parameter AvailabilityZone")
+    for zone in self.ec2_backend.describe_availability_zones():
+        if zone.name == name or (not name and zone.zone_id == zone_id):
+            return str(zone.name)
+    raise ApiError("InvalidParameterValue", f"Invalid availability zone: [{name or zone_id}]")
+
+
+def _check_capacity(backend: Any, kind: str, zone: str, count: int) -> None:
+    """Refuse a reservation for which the fault plan has no on-demand capacity left beside other reservations.
+
+    Raises:
+        ApiError: The code and message of the plan.
+    """
+    from local.aws.fleets import count_running  # it imports this module
+
+    def taken(fault: faults.Fault) -> int:
+        return count_running(backend, fault) + sum(
+            room(backend, r["CapacityReservationId"])
+            for r in reservations(backend).values()
+            if (r["ReservationType"], state(r)) == ("default", "active")
+            and fault.matches(r["InstanceType"], r["AvailabilityZone"], "on-demand")
+        )
+
+    free, fault = faults.plan().launch_room(kind, zone, "on-demand", count, taken)
+    if fault is not None and free < count:
+        raise ApiError(fault.code, fault.text(kind, zone))
+
+
 def create_capacity_reservation(self: Any) -> ActionResult:
     """Answer CreateCapacityReservation: active at once."""
     self.error_on_dryrun()
     reservation_id = "cr-" + secrets.token_hex(9)[:17]
-    zone = self._get_param("AvailabilityZone")
+    zone = _zone(self)
+    _check_request(self, zone)
+    _check_capacity(
+        self.ec2_backend, self._get_param("InstanceType"), zone, int(self._get_param("InstanceCount"))
+    )
     document = {
         "CapacityReservationId": reservation_id,
         "OwnerId": ACCOUNT_ID,
@@ -133,8 +217,9 @@ def describe_capacity_reservations(self: Any) -> ActionResult:
         "instance-match-criteria": "InstanceMatchCriteria",
     }
     filters = self._filters_from_querystring()
-    found = [r for i, r in store.items() if (not ids or i in ids) and matches(r, r["tags"], filters, names)]
-    return ActionResult({"CapacityReservations": [shown(backend, r) for r in found]})
+    every = [shown(backend, r) for i, r in store.items() if not ids or i in ids]
+    found = [r for r in every if matches(r, r["tags"], filters, names)]
+    return ActionResult(ec2_page(self, "CapacityReservations", found))
 
 
 def cancel_capacity_reservation(self: Any) -> ActionResult:
