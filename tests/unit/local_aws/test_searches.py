@@ -1,4 +1,4 @@
-"""Filters with wildcards, and page tokens."""
+"""Filters with wildcards, page tokens, and the lists of Service Quotas."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ def test_filter_needs_one_of_several_values(cloud: Cloud) -> None:
     [
         ("eks", "describe_addon_versions", "nextToken", "addons", "InvalidParameterException"),
         ("fsx", "describe_file_systems", "NextToken", "FileSystems", "BadRequest"),
+        ("service-quotas", "list_services", "NextToken", "Services", "InvalidPaginationTokenException"),
     ],
 )
 def test_page_token_that_was_not_given_is_refused(
@@ -67,3 +68,21 @@ def test_page_token_that_was_not_given_is_refused(
     if first[key]:
         assert list_page(**size, **{parameter: first[parameter]})[key] not in (first[key], [])
     assert parameter not in list_page()
+
+
+def test_service_quotas_are_listed(cloud: Cloud) -> None:
+    quotas = cloud.client("service-quotas")
+    services = {each["ServiceCode"] for each in quotas.list_services()["Services"]}
+    for service in services:
+        listed = quotas.list_service_quotas(ServiceCode=service)["Quotas"]
+        for each in listed[:2]:
+            code = {"ServiceCode": service, "QuotaCode": each["QuotaCode"]}
+            assert quotas.get_service_quota(**code)["Quota"] == each
+        defaults = quotas.list_aws_default_service_quotas(ServiceCode=service)["Quotas"]
+        assert {each["QuotaCode"] for each in defaults} == {each["QuotaCode"] for each in listed}
+    raised = {"ServiceCode": "vpc", "QuotaCode": "L-F678F1CE"}
+    quotas.request_service_quota_increase(**raised, DesiredValue=50)
+    [found] = quotas.list_service_quotas(**raised)["Quotas"]
+    assert found["Value"] == 50
+    with pytest.raises(ClientError, match="NoSuchResourceException"):
+        quotas.list_service_quotas(ServiceCode="nothing")
