@@ -12,6 +12,8 @@ from typing import Any
 
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
 
+from local.aws.pages import page
+
 USD_PER_VCPU = 0.034
 USD_PER_GIB = 0.0045
 # USD per hour of one accelerator, by its model.
@@ -19,7 +21,7 @@ USD_PER_ACCELERATOR = {"V100": 2.4, "A100": 2.4, "H100": 9.0, "H200": 10.0, "B20
                        "L4": 0.5, "L40S": 1.2, "Trainium": 1.0, "Trainium2": 2.0, "Inferentia": 0.2}  # fmt: skip
 USD_PER_OTHER_ACCELERATOR = 1.0
 SPOT_SHARE = 0.4
-PAGE = 100
+SERVICE = "AmazonEC2"
 TARGET = "AWSPriceListService.GetProducts"
 
 
@@ -49,56 +51,66 @@ def accelerators(facts: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @functools.lru_cache(maxsize=64)
-def _products(region: str, family: str) -> tuple[str, ...]:
-    metal = "bare metal" in family
+def _products(region: str) -> tuple[tuple[dict[str, str], str], ...]:
+    """Return the on-demand products of a region: what filters compare, and the text of the answer."""
     offered = sorted({o["InstanceType"] for o in INSTANCE_TYPE_OFFERINGS["region"].get(region, [])})
-    return tuple(
-        json.dumps(
-            {
-                "product": {
-                    "attributes": {"instanceType": name, "regionCode": region},
-                    "productFamily": family,
-                },
-                "serviceCode": "AmazonEC2",
-                "terms": {
-                    "OnDemand": {
-                        name: {
-                            "priceDimensions": {
-                                name: {"unit": "Hrs", "pricePerUnit": {"USD": f"{hourly(name):.4f}"}}
-                            }
-                        }
-                    }
-                },
-            }
-        )
-        for name in offered
-        if (".metal" in name) == metal and name in INSTANCE_TYPES
-    )
+    found = []
+    for name in offered:
+        if name not in INSTANCE_TYPES:
+            continue
+        metal = ".metal" in name
+        family = "Compute Instance (bare metal)" if metal else "Compute Instance"
+        attributes = {
+            "instanceType": name,
+            "regionCode": region,
+            "servicecode": SERVICE,
+            "operatingSystem": "Linux",
+            "preInstalledSw": "NA",
+            "capacitystatus": "Used",
+            "marketoption": "OnDemand",
+            "tenancy": "Dedicated" if metal else "Shared",
+        }
+        price = {"unit": "Hrs", "pricePerUnit": {"USD": f"{hourly(name):.4f}"}}
+        text = {
+            "product": {"attributes": attributes, "productFamily": family},
+            "serviceCode": SERVICE,
+            "terms": {"OnDemand": {name: {"priceDimensions": {name: price}}}},
+        }
+        compared = {**attributes, "productFamily": family, "serviceCode": SERVICE, "ServiceCode": SERVICE}
+        found.append((compared, json.dumps(text)))
+    return tuple(found)
+
+
+def _matches(product: dict[str, str], wanted: dict[str, Any]) -> bool:
+    """Return whether a product has the value of a filter. It has none for an unknown field."""
+    kind, value, found = wanted.get("Type"), str(wanted.get("Value")), product.get(str(wanted.get("Field")))
+    if found is None:
+        return False
+    if kind == "CONTAINS":
+        return value in found
+    if kind in ("ANY_OF", "NONE_OF"):
+        return (found in value.split(",")) == (kind == "ANY_OF")
+    return found == value
 
 
 def get_products(body: dict[str, Any], default_region: str) -> dict[str, Any]:
-    """Answer GetProducts. Only the filters regionCode, productFamily and instanceType have an effect.
+    """Answer GetProducts: the compute products that match all filters, of one region.
 
     `body` is the request's JSON. The answer has at most 100 entries a page.
 
     Raises:
         ValueError: The request is for another service.
+        ApiError: The token or size of the page is not valid.
     """
-    if body.get("ServiceCode") != "AmazonEC2":
-        raise ValueError(f"ServiceCode: only AmazonEC2 is priced here, got {body.get('ServiceCode')!r}")
-    filters = {f.get("Field"): f.get("Value") for f in body.get("Filters", [])}
-    region = filters.get("regionCode") or default_region
-    family = filters.get("productFamily")
-    families = [family] if family else ["Compute Instance", "Compute Instance (bare metal)"]
-    items = [text for f in families for text in _products(region, f)]
-    wanted = filters.get("instanceType")
-    if wanted:
-        items = [t for t in items if json.loads(t)["product"]["attributes"]["instanceType"] == wanted]
-    start, size = int(body.get("NextToken") or 0), min(int(body.get("MaxResults") or PAGE), PAGE)
-    answer: dict[str, Any] = {"FormatVersion": "aws_v1", "PriceList": items[start : start + size]}
-    if start + size < len(items):
-        answer["NextToken"] = str(start + size)
-    return answer
+    if body.get("ServiceCode") != SERVICE:
+        raise ValueError(f"ServiceCode: only {SERVICE} is priced here, got {body.get('ServiceCode')!r}")
+    filters = body.get("Filters") or []
+    region = next((f.get("Value") for f in filters if f.get("Field") == "regionCode"), default_region)
+    items = [text for product, text in _products(region) if all(_matches(product, each) for each in filters)]
+    codes = ("InvalidNextTokenException", "InvalidParameterException")
+    found, token = page(items, body.get("NextToken"), body.get("MaxResults"), key="PriceList", codes=codes)
+    answer: dict[str, Any] = {"FormatVersion": "aws_v1", "PriceList": found}
+    return {**answer, "NextToken": token} if token else answer
 
 
 def install() -> None:

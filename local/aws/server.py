@@ -31,6 +31,7 @@ from local.aws import (
 from local.aws.account import ACCOUNT_ID, create_deployer
 from local.aws.calls import calls
 from local.aws.eks.store import store
+from local.aws.errors import ApiError
 from local.aws.fsx import mounts
 from local.aws.fsx.store import store as fsx_store
 from local.aws.policy import Request as Permission
@@ -181,9 +182,12 @@ def _get_products(request: Request) -> Response:
             refused.status,
             content_type=kind,
         )
-    except ValueError as error:
-        body = json.dumps({"__type": "InvalidParameterException", "message": str(error)})
-        return Response(body, 400, content_type=kind)
+    except (ValueError, ApiError) as error:
+        code, message = (
+            getattr(error, "code", "InvalidParameterException"),
+            getattr(error, "message", str(error)),
+        )
+        return Response(json.dumps({"__type": code, "message": message}), 400, content_type=kind)
     return Response(json.dumps(answer), content_type=kind)
 
 

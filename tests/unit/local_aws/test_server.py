@@ -153,10 +153,40 @@ def test_prices_order_types_and_come_in_pages(cloud):
     ]
     page = pricing.get_products(ServiceCode="AmazonEC2", Filters=filters)
     assert len(page["PriceList"]) == 100
-    assert page["NextToken"] == "100"
+    following = pricing.get_products(ServiceCode="AmazonEC2", Filters=filters, NextToken=page["NextToken"])
+    assert not set(page["PriceList"]) & set(following["PriceList"])
+    with pytest.raises(ClientError, match="InvalidNextTokenException"):
+        pricing.get_products(ServiceCode="AmazonEC2", NextToken="100")
     from local.aws.prices import hourly
 
     assert hourly("t3.medium") < hourly("g5.12xlarge") < hourly("p4d.24xlarge") < hourly("p5.48xlarge")
+
+
+# The filters of Karpenter (aws/karpenter-provider-aws, pkg/providers/pricing/pricing.go).
+KARPENTER = {
+    "regionCode": "us-west-2", "serviceCode": "AmazonEC2", "preInstalledSw": "NA", "operatingSystem": "Linux",
+    "capacitystatus": "Used", "marketoption": "OnDemand", "instanceType": "g5.12xlarge",
+}  # fmt: skip
+SHARED = {"tenancy": "Shared", "productFamily": "Compute Instance"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "count"),
+    [
+        (SHARED, 1),
+        ({"tenancy": "Dedicated", "productFamily": "Compute Instance (bare metal)"}, 0),
+        ({"tenancy": "Dedicated", "productFamily": "Compute Instance"}, 0),
+        ({**SHARED, "productFamily": "Storage"}, 0),
+        ({**SHARED, "operatingSystem": "Windows"}, 0),
+        ({**SHARED, "regionCode": "nowhere"}, 0),
+        ({**SHARED, "volumeApiName": "gp3"}, 0),
+    ],
+)
+def test_products_match_all_filters(cloud, changes, count):
+    wanted = {**KARPENTER, **changes}
+    filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
+    found = cloud.client("pricing").get_products(ServiceCode="AmazonEC2", Filters=filters)
+    assert len(found["PriceList"]) == count
 
 
 def test_spot_prices_have_a_price(cloud):
