@@ -83,13 +83,14 @@ def _products(region: str) -> tuple[tuple[dict[str, str], str], ...]:
 
 def _matches(product: dict[str, str], wanted: dict[str, Any]) -> bool:
     """Return whether a product has the value of a filter. It has none for an unknown field."""
-    kind, value, found = wanted.get("Type"), str(wanted.get("Value")), product.get(str(wanted.get("Field")))
+    kind, value = wanted.get("Type"), str(wanted.get("Value"))
+    found = product.get(str(wanted.get("Field")))
     if found is None:
         return False
     if kind == "CONTAINS":
         return value in found
     if kind in ("ANY_OF", "NONE_OF"):
-        return (found in value.split(",")) == (kind == "ANY_OF")
+        return (found in value.split(",")) is (kind == "ANY_OF")
     return found == value
 
 
