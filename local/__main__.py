@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
+from local import standard_output
 from local.arguments import EXEC, NOT_RUNNING, parse
 from local.cluster.lifecycle import CloudError
 from local.cluster.shell import execute, print_environment, print_status, show_logs
@@ -72,8 +72,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BrokenPipeError:  # `python -m local logs | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+    sys.exit(standard_output.run(main))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 
+from local import standard_output
 from trainyard.cli import completion
 from trainyard.cli.arguments import parse
 
@@ -37,4 +38,4 @@ def _terminated(_number: int, _frame: object) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(standard_output.run(main))

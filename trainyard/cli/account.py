@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from local import standard_output
 from local.backend import STACKS
 from local.cluster.record import running
 from local.guard import ForeignCloudError, refuse_foreign
@@ -113,4 +114,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(standard_output.run(main))
