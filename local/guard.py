@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from local.home import Home, read_record, user_program
+from local.home import Home, program_command, read_record
 
 # All variables from which AWS SDKs read credentials:
 # https://docs.aws.amazon.com/sdkref/latest/guide/settings-reference.html
@@ -105,7 +105,7 @@ def cloud_environment(home: Home) -> dict[str, str]:
     record = _read(home.cloud_file)
     if record is None:
         raise NotRunningError(
-            f"no local cloud is running ({home.cloud_file} is missing); `{user_program()} up` starts it"
+            f"no local cloud is running ({home.cloud_file} is missing); `{program_command(home, 'up')}` starts it"
         )
     # Not the user's own ~/.kube/cache: it would keep a directory per API server, which nothing removes.
     return {**_environment(home.cloud_file, record), "KUBECACHEDIR": str(home.kube_cache)}

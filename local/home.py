@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
+import shlex
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -123,11 +125,22 @@ class Home:
             private.chmod(0o700)
 
     def settings(self) -> dict[str, float]:
-        """Return delays in seconds: `bootSeconds` until a node joins, `gpuDelaySeconds` until it has its devices."""
+        """Return delays in seconds: `bootSeconds` until a node joins, `gpuDelaySeconds` until it has its devices.
+
+        Raises:
+            OSError: The file is damaged.
+        """
         defaults = {"bootSeconds": 2.0, "gpuDelaySeconds": 1.0}
         if not self.settings_file.exists():
             return defaults
-        return {**defaults, **json.loads(self.settings_file.read_text())}
+        found = read_record(self.settings_file)
+        if found is None or not all(_is_seconds(value) for value in found.values()):
+            raise OSError(
+                errno.EINVAL,
+                "it must be a JSON object with numbers of seconds. Delete it, and the next start writes the defaults",
+                str(self.settings_file),
+            )
+        return {**defaults, **found}
 
     def cloud(self) -> dict[str, Any] | None:
         """Return the record in `run/cloud.json`, or None if the file is missing or damaged.
@@ -137,16 +150,38 @@ class Home:
         return read_record(self.cloud_file)
 
 
+def _is_default(home: Home) -> bool:
+    """Return whether commands find this home without being told."""
+    return home.root == OWN == Home().root
+
+
+def program_command(home: Home, words: str) -> str:
+    """Return a command of `user_program` for messages, which works on this home as it is typed."""
+    place = "" if _is_default(home) else f"TRAINYARD_HOME={shlex.quote(str(home.root))} "
+    return f"{place}{user_program()} {words}"
+
+
+def local_command(home: Home, words: str) -> str:
+    """Return a command of `python -m local` for messages. It runs in the checkout alone."""
+    place = "" if Path.cwd() == CHECKOUT else f"cd {shlex.quote(str(CHECKOUT))} && "
+    option = "" if _is_default(home) else f"--home {shlex.quote(str(home.root))} "
+    return f"{place}.venv/bin/python -m local {option}{words}"
+
+
 def read_record(file: Path) -> dict[str, Any] | None:
-    """Return the record of a running process or cloud, or None if the file is missing or damaged.
+    """Return a record of the local cloud, or None if the file is missing or damaged.
 
     Writes are atomic, so a damaged file comes from a file system repair or a manual change.
     """
     try:
         record = json.loads(file.read_text())
-    except (FileNotFoundError, IsADirectoryError, ValueError):
+    except (FileNotFoundError, IsADirectoryError, ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
+
+
+def _is_seconds(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def expand(variable: str, value: Path | str) -> Path:

@@ -21,7 +21,7 @@ from local.cluster.control import ControlError, JsonObject, request
 from local.cluster.processes import last_line
 from local.cluster.record import Process, read_stat, recorded, remove_records, running
 from local.cluster.supervisor import child_environment
-from local.home import CHECKOUT, Home, write_atomically
+from local.home import CHECKOUT, Home, local_command, write_atomically
 from local.ports import free_ports
 
 READY_SECONDS = 90.0
@@ -144,7 +144,7 @@ def status(home: Home) -> JsonObject | None:
         answer = request(home.control_socket, "GET", "/status", timeout=10.0)
     except (OSError, http.client.HTTPException, ControlError) as error:
         raise CloudError(
-            f"process {process.pid} does not answer ({error}); `python -m local down` ends it"
+            f"process {process.pid} does not answer ({error}); `{local_command(home, 'down')}` ends it"
         ) from error
     return {
         **process.as_json(),
@@ -158,8 +158,9 @@ def status(home: Home) -> JsonObject | None:
 def _store_settings(home: Home, boot_seconds: float | None, gpu_delay_seconds: float | None) -> None:
     given = {"bootSeconds": boot_seconds, "gpuDelaySeconds": gpu_delay_seconds}
     changed = {name: value for name, value in given.items() if value is not None}
+    settings = home.settings()
     if changed or not home.settings_file.exists():
-        write_atomically(home.settings_file, json.dumps({**home.settings(), **changed}) + "\n")
+        write_atomically(home.settings_file, json.dumps({**settings, **changed}) + "\n")
 
 
 def _report_stale(home: Home, say: Say) -> None:

@@ -16,7 +16,7 @@ from local.cluster.lifecycle import CloudError
 from local.cluster.namespaces import enter_prefix
 from local.cluster.record import running
 from local.guard import NotRunningError, cloud_environment
-from local.home import CHECKOUT, Home, user_program
+from local.home import CHECKOUT, Home, local_command, program_command
 
 FOLLOW_SECONDS = 0.5
 MEGABYTE = 1e6
@@ -34,7 +34,7 @@ def print_status(home: Home, found: dict[str, Any] | None, *, as_json: bool) -> 
         print(json.dumps(found if found is not None else stopped, indent=2))
         return
     if found is None:
-        print(f"local cloud: not running; `{user_program()} up` starts it")
+        print(f"local cloud: not running; `{program_command(home, 'up')}` starts it")
         return
     state = "ready" if found["ready"] else "starting"
     print(f"local cloud: {state}, process {found['pid']}, AWS at {found['awsEndpoint']}")
@@ -63,7 +63,9 @@ def tool_environment(home: Home) -> dict[str, str]:
         NotRunningError: No local cloud is running.
     """
     if running(home) is None:
-        raise NotRunningError(f"no local cloud is running in {home.root}; `{user_program()} up` starts it")
+        raise NotRunningError(
+            f"no local cloud is running in {home.root}; `{program_command(home, 'up')}` starts it"
+        )
     return {
         **cloud_environment(home),
         "KUBECONFIG": kubeconfig_variable(home, os.environ.get("KUBECONFIG", "")),
@@ -86,7 +88,7 @@ def execute(home: Home, words: list[str], *, as_administrator: bool = False) -> 
         CloudError: The command does not exist.
     """
     if not words:
-        raise CloudError("say which command to run: python -m local exec -- COMMAND ...")
+        raise CloudError(f"exec: COMMAND is missing. Run: {local_command(home, 'exec -- COMMAND ...')}")
     # The user's own shell does not get backend.variables: there `pulumi` is for AWS.
     environment = {**os.environ, **tool_environment(home), **backend.variables(home.root)}
     environment["TRAINYARD_HOME"] = str(home.root)  # the plugins' own
@@ -104,7 +106,7 @@ def execute(home: Home, words: list[str], *, as_administrator: bool = False) -> 
         )
     if words[0] == "kubectl" and not any(home.clusters.iterdir()):
         raise CloudError(
-            f"the local cloud has no cluster yet; `{user_program()} up` deploys a stack that makes one"
+            f"the local cloud has no cluster yet; `{program_command(home, 'up')}` deploys a stack that makes one"
         )
     process = running(home)
     prefix = enter_prefix(process) if process else []

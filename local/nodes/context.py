@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from local.guard import endpoints
-from local.home import Home
+from local.home import Home, read_record
 from local.nodes import environment, network
 from local.nodes.api import Api, Informer, Object, post_event
 from local.nodes.environment import Facts
@@ -77,14 +77,16 @@ class Settings:
         """Read the settings from a home.
 
         Raises:
-            ValueError: A file or key is missing; the message names it.
+            ValueError: A file is missing or damaged, or a key is missing; the message names it.
         """
         cluster_file = home.cluster(cluster) / "cluster.json"
         cloud = home.cloud()
         if cloud is None:
             raise ValueError(f"{home.cloud_file}: missing; start the local cloud first")
         try:
-            record = json.loads(cluster_file.read_text())
+            record = read_record(cluster_file)
+            if record is None:
+                raise ValueError(f"{cluster_file}: missing or damaged; cluster {cluster!r} was not created")
             delays = home.settings()
             services = ipaddress.IPv4Network(record["serviceCidr"])
             return cls(
@@ -101,8 +103,8 @@ class Settings:
                 device_seconds=delays["gpuDelaySeconds"],
                 backoff_seconds=delays.get("backoffSeconds", 10.0),
             )
-        except FileNotFoundError as error:
-            raise ValueError(f"{cluster_file}: missing; cluster {cluster!r} was not created") from error
+        except OSError as error:
+            raise ValueError(f"{error.filename}: {error.strerror}") from error
         except KeyError as error:
             raise ValueError(f"{cluster_file} or {home.cloud_file}: key {error} is missing") from error
 

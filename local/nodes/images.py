@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shlex
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from local.home import read_record
 from local.nodes import dockerfile
 from local.nodes.environment import expand
 from local.tools import ToolError, cache_directory
@@ -213,10 +213,7 @@ class Images:
 
     def recorded(self, image: str) -> Object | None:
         """Return the docker-build plugin's record of a reference: `repo:tag`, `repo@digest` or both."""
-        try:
-            known: Object = json.loads(self.file.read_text())
-        except FileNotFoundError:
-            return None
+        known = read_record(self.file) or {}
         repository, at, digest = image.partition("@")
         untagged = re.sub(r":[^/:]+$", "", repository)
         names = [image, f"{untagged}{at}{digest}"] if at else [image]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import subprocess
@@ -11,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from local.home import Home, expand, write_atomically
+from local.home import Home, expand, read_record, write_atomically
 from local.tools.build import RECORD, Built, build, is_built, locked
 from local.tools.download import DownloadBroken, address_of, download, reachable
 from local.tools.errors import ToolError
@@ -232,11 +231,10 @@ def module_directory(name: str) -> Path:
 def module_directory_of(tool: Tool) -> Path:
     """Return the same as `module_directory` for a tool that the local cloud itself does not need."""
     record = tool_directory(tool) / RECORD
-    if record.is_file():
-        recorded = json.loads(record.read_text()).get("moduleDirectory")
-        # If another user built it, this user may not be able to read the module cache.
-        if recorded and os.access(recorded, os.R_OK | os.X_OK):
-            return Path(recorded)
+    recorded = (read_record(record) or {}).get("moduleDirectory")
+    # If another user built it, this user may not be able to read the module cache.
+    if recorded and os.access(recorded, os.R_OK | os.X_OK):
+        return Path(recorded)
     go = find_go(f"{tool.name} (its module holds charts and manifests)")
     with locked(cache_directory() / "locks" / f"{tool.key}-module.lock", SilentProgress()):
         answer = go.query("mod", "download", "-json", tool.module, directory=tool.lock)

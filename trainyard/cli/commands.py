@@ -19,7 +19,7 @@ from local.cluster.kubeconfig import current_context
 from local.cluster.namespaces import enter_prefix
 from local.cluster.record import running
 from local.guard import cloud_environment, refuse_foreign
-from local.home import Home
+from local.home import Home, local_command
 from local.nodes.images import preload_library
 from local.tools import OPTIONAL_TOOLS, ensure, module_directory, rendered
 from trainyard.cli import aws_commands, program, runs
@@ -40,7 +40,7 @@ from trainyard.cli.errors import CommandError
 from trainyard.cli.existing_resources import gives_cluster, with_given
 from trainyard.cli.follow import JobGoneError
 from trainyard.cli.make_variables import user_command, user_variable
-from trainyard.cli.next_steps import kubectl, local_command, places, removed_context, shown
+from trainyard.cli.next_steps import kubectl, places, removed_context, shown
 from trainyard.cli.output import OUTPUT
 from trainyard.cli.pending_operations import identities
 from trainyard.cli.pool_checks import FabricCheck, NodeChecks
@@ -163,7 +163,7 @@ def _down(home: Home, stack: str, keep_data: bool) -> int:
         if kept:
             say(
                 f"stack {stack} is destroyed but for its data: {', '.join(kept)}; the local cloud stays up: "
-                f"`{local_command('down')}` ends it, and this data with it"
+                f"`{local_command(home, 'down')}` ends it, and this data with it"
             )
             _report_context(home, before)
             return 0
@@ -427,8 +427,7 @@ class LocalStack:
         variables = cloud_environment(home)
         # For the SDKs in this process, too; and past a proxy of the environment, since all of it is on this machine.
         os.environ.update(variables)
-        record = json.loads(home.cloud_file.read_text())
-        return cls(home=home, record=record, engine=Engine(home.root, stack, variables))
+        return cls(home=home, record=home.cloud() or {}, engine=Engine(home.root, stack, variables))
 
     def is_up(self) -> bool:
         """Return whether the stack has resources on this local cloud. Those of an earlier one ended with it."""

@@ -12,8 +12,9 @@ import os
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
-from local.home import write_atomically
+from local.home import read_record, write_atomically
 
 RESERVE_BYTES = 32 << 20
 FULL_BYTES = 1_000_000
@@ -84,12 +85,12 @@ class WholeState:
                 write_atomically(self._copy, content.decode(), 0o600)
 
     def restore(self) -> bool:
-        """Restore the copy if the state is incomplete, and return whether it was.
+        """Restore the copy if the state is damaged, and return whether it was.
 
         Raises:
             FileNotFoundError: There is no copy.
         """
-        if not self._state_file.exists() or _is_whole(self._state_file.read_bytes()):
+        if not self._state_file.exists() or read_checkpoint(self._state_file) is not None:
             return False
         write_atomically(self._state_file, self._copy.read_text(), 0o600)
         return True
@@ -97,6 +98,12 @@ class WholeState:
     def forget(self) -> None:
         """Remove the copy."""
         self._copy.unlink(missing_ok=True)
+
+
+def read_checkpoint(state_file: Path) -> dict[str, Any] | None:
+    """Return the engine's checkpoint of a stack, or None if its state file is missing or damaged."""
+    checkpoint = (read_record(state_file) or {}).get("checkpoint")
+    return checkpoint if isinstance(checkpoint, dict) else None
 
 
 def _is_whole(state: bytes) -> bool:

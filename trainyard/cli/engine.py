@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from local import backend
-from local.home import Home, write_atomically
-from trainyard.cli.disk_space import WholeState
+from local.home import Home, local_command, read_record, write_atomically
+from trainyard.cli.disk_space import WholeState, read_checkpoint
 from trainyard.cli.engine_run import Interrupted, run_command
 from trainyard.cli.engine_session import Session, end_recorded
 from trainyard.cli.errors import CommandError
+from trainyard.cli.make_variables import user_command
 from trainyard.cli.next_steps import stopped
 from trainyard.cli.output import OUTPUT
 from trainyard.cli.pending_operations import with_adopted
@@ -51,7 +52,7 @@ def generation_file(home: Home, stack: str) -> Path:
 def is_current(home: Home, stack: str) -> bool:
     """Return whether a stack was deployed last on the local cloud of the present `cloud.json`."""
     cloud, file = home.cloud(), generation_file(home, stack)
-    return cloud is not None and file.is_file() and file.read_text() == cloud["generation"]
+    return cloud is not None and file.is_file() and file.read_text() == cloud.get("generation")
 
 
 class Engine:
@@ -131,9 +132,10 @@ class Engine:
         try:
             restored = self._whole.restore()
         except FileNotFoundError:
+            reset = local_command(Home(self.home), "reset")
             raise EngineError(
-                f"{self.state_file} is cut off and no whole state was kept: `python -m local reset` removes the local "
-                "cloud and all of its stacks"
+                f"{self.state_file}: is damaged, and no whole state was kept. `{reset}` removes the local cloud and "
+                "all of its stacks"
             ) from None
         if restored:
             self.begin_recovery()
@@ -172,13 +174,23 @@ class Engine:
         """Return the process ids in the stack's lock files (Pulumi's file backend, `pkg/backend/diy/lock.go`)."""
         folder = self.directory / "state" / ".pulumi" / "locks"
         files = folder.rglob(f"{self.stack}/*.json") if folder.is_dir() else []
-        return [int(json.loads(file.read_text())["pid"]) for file in files]
+        # A full disk leaves a lock without content. No process has the id 0.
+        return [(read_record(file) or {}).get("pid", 0) for file in files]
 
     def deployment(self) -> dict[str, Any]:
-        """Return the state of the stack, empty if there is none."""
+        """Return the state of the stack, empty if there is none.
+
+        Raises:
+            EngineError: The state is damaged.
+        """
         if not self.state_file.exists():
             return {}
-        checkpoint = json.loads(self.state_file.read_text())["checkpoint"]
+        checkpoint = read_checkpoint(self.state_file)
+        if checkpoint is None:
+            raise EngineError(
+                f"{self.state_file}: is damaged. `{user_command('up', self.stack, 'local')}` goes on from the last "
+                "whole state"
+            )
         latest: dict[str, Any] = checkpoint.get("latest") or {}
         return latest
 

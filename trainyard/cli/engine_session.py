@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from local.cluster.record import Process, read_stat, stat_fields
-from local.home import write_atomically
+from local.cluster.record import Process, from_record, read_stat, stat_fields
+from local.home import read_record, write_atomically
 
 MARK = "TRAINYARD_ENGINE"
 PATIENCE_SECONDS = 3.0
@@ -41,10 +41,10 @@ class Session:
     @classmethod
     def load(cls, record: Path) -> Session | None:
         """Return the recorded session; None if there is no complete record."""
+        found = read_record(record) or {}
         try:
-            read = json.loads(record.read_text())
-            return cls(leader=Process(int(read["pid"]), int(read["startTime"])), mark=str(read["mark"]))
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return cls(leader=from_record(found), mark=str(found["mark"]))
+        except (ValueError, KeyError, TypeError, OverflowError):
             return None
 
     def members(self) -> Iterator[Process]:

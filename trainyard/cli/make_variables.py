@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import re
 
-from local.home import user_program
+from local.home import Home, program_command, user_program
 from trainyard.cli.errors import CommandError
 
 YES = ("1", "yes", "true", "on")
@@ -63,10 +63,10 @@ def user_command(target: str, stack: str, cloud: str, **variables: str) -> str:
 
     Args:
         target: The target of make, which is the command of `trainyard`.
-        cloud: local or aws.
+        cloud: local or aws. A command on the local cloud names a home that is not the default.
         variables: Other variables of make and their values.
     """
-    words = [user_program(), target]
+    words = [program_command(Home(), target) if cloud == "local" else f"{user_program()} {target}"]
     # `local` is the default stack.
     if stack != "local" or variables:
         words.append(user_variable("STACK", stack))

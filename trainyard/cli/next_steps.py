@@ -16,12 +16,6 @@ def shown(path: Path) -> str:
     return str(path.relative_to(CHECKOUT)) if is_relative else str(path)
 
 
-def local_command(words: str) -> str:
-    """Return a command of `python -m local`, which runs in the checkout alone."""
-    place = "" if Path.cwd() == CHECKOUT else f"cd {CHECKOUT} && "
-    return f"{place}.venv/bin/python -m local {words}"
-
-
 def kubectl(home: Home, context: str) -> str:
     """Return the command of the local cloud's kubectl for one of its clusters."""
     return f"KUBECONFIG={shown(home.kubeconfig)} {shown(home.bin / 'kubectl')} --context {context}"

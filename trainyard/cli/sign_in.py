@@ -17,6 +17,7 @@ from botocore.exceptions import BotoCoreError
 from local.backend import STACKS
 from local.cluster.record import running
 from local.home import Home
+from trainyard.cli.disk_space import read_checkpoint
 from trainyard.cli.engine import EngineError, is_current, state_file
 from trainyard.cli.make_variables import user_variable
 
@@ -72,9 +73,5 @@ def is_up_here(home: Home, stack: str) -> bool:
     """Return whether the running local cloud has resources of the stack. Only its files are read."""
     if running(home) is None or not is_current(home, stack):
         return False
-    try:
-        state = json.loads(state_file(home.root / STACKS, stack).read_text())
-        resources = (state["checkpoint"].get("latest") or {}).get("resources") or []
-    except (FileNotFoundError, ValueError, KeyError):
-        return False
-    return len(resources) > 1
+    checkpoint = read_checkpoint(state_file(home.root / STACKS, stack)) or {}
+    return len((checkpoint.get("latest") or {}).get("resources") or []) > 1

@@ -150,12 +150,22 @@ def cluster_name(config: Mapping[str, Any], stack: str) -> str:
 def write(document: Mapping[str, Any], target: Path) -> None:
     """Write the engine's copy. The salt of an earlier copy stays.
 
+    Raises:
+        StackFileError: The earlier copy is damaged.
+
     `pulumi stack init` against AWS writes keys of the stack's secrets into the file of the checkout. They belong to
     another state, so the copy does not get them.
     """
     merged = {key: value for key, value in document.items() if key not in SECRETS_KEYS}
     if target.is_file():
-        earlier = yaml.safe_load(target.read_text()) or {}
+        try:
+            earlier = yaml.safe_load(target.read_text()) or {}
+        except (yaml.YAMLError, ValueError):
+            earlier = None
+        if not isinstance(earlier, dict):
+            raise StackFileError(
+                f"{target}: is damaged; it must be a mapping. Delete it and run the command again"
+            )
         if SALT in earlier:
             merged[SALT] = earlier[SALT]
     write_atomically(target, yaml.safe_dump(merged, sort_keys=False))

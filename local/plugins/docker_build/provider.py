@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from local.home import Home, write_atomically
+from local.home import Home, read_record, write_atomically
 from local.plugins import sdk
 from local.plugins.docker_build.context import build_digest
 from local.plugins.provider import (
@@ -158,12 +158,8 @@ def _changing(file: Path) -> Iterator[_Records]:
 
 
 def _read(file: Path) -> _Records:
-    """Return all records by image reference; none if there is no file yet."""
-    try:
-        found: _Records = json.loads(file.read_text())
-    except FileNotFoundError:
-        return {}
-    return found
+    """Return all records by image reference; none if the file is missing or damaged."""
+    return read_record(file) or {}
 
 
 def _build(inputs: Props) -> tuple[Path, Path, str]:

@@ -181,12 +181,31 @@ def test_outputs_are_those_of_the_stack_in_the_state(tmp_path: Path) -> None:
     assert engine.outputs() == {"clusterName": "c"}
 
 
-def test_truncated_state_without_backup_says_how_to_restart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"checkpoint": 1}', '{"checkpoint": }'])
+def test_damaged_state_is_one_line_that_says_how_to_go_on(tmp_path: Path, text: str) -> None:
     engine = Engine(tmp_path / "home", "local", {})
     engine.state_file.parent.mkdir(parents=True)
-    engine.state_file.write_text("{")
-    with pytest.raises(EngineError, match="local reset"):
+    engine.state_file.write_text(text)
+    with pytest.raises(EngineError, match=r"is damaged. `.*make up` goes on from the last whole state"):
+        engine.has_resources()
+    with pytest.raises(EngineError, match=r"local .*reset"):
         engine.restore_state()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"pid": 1e400, "startTime": 1, "mark": "x"}'])
+def test_damaged_lock_and_session_belong_to_no_process(tmp_path: Path, text: str) -> None:
+    engine = Engine(tmp_path / "home", "local", {})
+    lock = (
+        engine.directory / "state" / ".pulumi" / "locks" / "organization" / "trainyard" / "local" / "a.json"
+    )
+    lock.parent.mkdir(parents=True)
+    _, session = engine.files("up")
+    for record in (lock, session):
+        record.write_text(text)
+    engine.wait_for_other(lambda line: pytest.fail(line))
+    engine.end_leftovers(lambda line: pytest.fail(line))
+    assert engine.was_interrupted()
+    assert not session.exists()
 
 
 def test_a_full_disk_gets_space_for_the_last_write_and_the_engine_is_to_stop(

@@ -154,3 +154,13 @@ def test_a_variable_of_make_is_one_word_of_the_command(value: str) -> None:
 )
 def test_down_retains_data_only_when_requested(variables: list[str], keeps: bool) -> None:
     assert parser().parse_args(commanded("down", "STACK=dev", *variables)).keep_data is keeps
+
+
+@pytest.mark.parametrize(("cloud", "place"), [("local", "TRAINYARD_HOME=/x "), ("aws", "")])
+def test_user_command_on_the_local_cloud_names_its_home(
+    cloud: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(BY_MAKE, "1")
+    monkeypatch.setenv("TRAINYARD_HOME", "/x")
+    command = user_command("up", "dev", cloud)
+    assert command.startswith(f"{place}make up STACK=dev")

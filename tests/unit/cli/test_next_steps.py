@@ -15,7 +15,7 @@ from trainyard.cli.aws_commands import AwsStack
 from trainyard.cli.engine_run import Interrupted
 from trainyard.cli.follow import Follower, Result
 from trainyard.cli.make_variables import user_command
-from trainyard.cli.next_steps import local_command, places, run_end
+from trainyard.cli.next_steps import places, run_end
 
 pytestmark = pytest.mark.unit
 
@@ -59,12 +59,6 @@ def test_where_things_are_names_the_stacks_own_cluster(
     ]
 
 
-def test_local_command_runs_in_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert local_command("down") == ".venv/bin/python -m local down"
-    monkeypatch.chdir(tmp_path)
-    assert local_command("down") == f"cd {CHECKOUT} && .venv/bin/python -m local down"
-
-
 @pytest.fixture
 def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> commands.LocalStack:
     """A stack that is up, whose runs a person stops watching at once."""
@@ -106,8 +100,8 @@ def test_a_run_that_nobody_watches_any_more_is_shown_by_its_stacks_own_up(
     with pytest.raises(Interrupted) as interrupted:
         runs.follow_run(stopped, OUTPUTS, "launch-r1", again)
     assert str(interrupted.value) == (
-        "stopped watching; run r1 goes on: `make up STACK=dev CLOUD=local` shows it, "
-        "`make down STACK=dev CLOUD=local` ends it"
+        f"stopped watching; run r1 goes on: `TRAINYARD_HOME={Home().root} make up STACK=dev CLOUD=local` shows "
+        f"it, `TRAINYARD_HOME={Home().root} make down STACK=dev CLOUD=local` ends it"
     )
 
 
@@ -119,8 +113,9 @@ def test_a_submitted_run_is_shown_by_its_launchers_log(stopped: commands.LocalSt
         f"run r2 goes on: `KUBECONFIG={home.kubeconfig} {home.bin / 'kubectl'} --context trainyard-dev logs"
         in str(interrupted.value)
     )
-    assert " logs -n training -f job/launch-r2` shows it, `make down STACK=dev CLOUD=local` ends it" in str(
-        interrupted.value
+    assert (
+        f" logs -n training -f job/launch-r2` shows it, `TRAINYARD_HOME={Home().root} make down STACK=dev CLOUD=local`"
+        in str(interrupted.value)
     )
 
 

@@ -139,6 +139,14 @@ def test_a_preview_changes_nothing_but_the_sources() -> None:
     assert changed == GPU_STACK["config"]
 
 
+@pytest.mark.parametrize("text", ["[", "- a", "text", "\x00"])
+def test_damaged_copy_is_refused(tmp_path: Path, text: str) -> None:
+    target = tmp_path / "Pulumi.local.yaml"
+    target.write_text(text)
+    with pytest.raises(StackFileError, match=f"{target}: is damaged"):
+        write(GPU_STACK, target)
+
+
 def test_the_engines_salt_survives_a_rewrite(tmp_path: Path) -> None:
     target = tmp_path / "Pulumi.local.yaml"
     target.write_text("encryptionsalt: v1:abc\nconfig: {old: 1}\n")

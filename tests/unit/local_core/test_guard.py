@@ -207,8 +207,9 @@ def test_not_running_names_the_command_in_the_users_words(
     monkeypatch.setenv(STARTED, "yes")
     if program == "make":
         monkeypatch.setenv(BY_MAKE, "1")
+    command = f"`TRAINYARD_HOME={tmp_path} {program} up` starts it"
     for call in (cloud_environment, tool_environment):
-        with pytest.raises(NotRunningError, match=f"`{program} up` starts it"):
+        with pytest.raises(NotRunningError, match=command):
             call(Home(tmp_path))
     print_status(Home(tmp_path), None, as_json=False)
-    assert f"`{program} up` starts it" in capsys.readouterr().out
+    assert command in capsys.readouterr().out

@@ -9,7 +9,18 @@ from pathlib import Path
 import pytest
 
 from local import home as home_module
-from local.home import CHECKOUT, SOCKET_PATH_BYTES, Home, write_atomically
+from local.cluster import lifecycle
+from local.cluster.lifecycle import CloudError
+from local.home import (
+    BY_MAKE,
+    CHECKOUT,
+    OWN,
+    SOCKET_PATH_BYTES,
+    Home,
+    local_command,
+    program_command,
+    write_atomically,
+)
 from local.tools.registry import cache_directory
 
 pytestmark = pytest.mark.unit
@@ -99,3 +110,48 @@ def test_settings_have_defaults_and_keep_changes(tmp_path: Path) -> None:
     assert home.settings() == {"bootSeconds": 2.0, "gpuDelaySeconds": 1.0}
     home.settings_file.write_text('{"bootSeconds": 1}')
     assert home.settings() == {"bootSeconds": 1, "gpuDelaySeconds": 1.0}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[1]", "null", "[" * 100_000, '{"bootSeconds": "2"}', '{"gpuDelaySeconds": -1}', '{"x": NaN}'],
+)
+def test_damaged_settings_name_the_file_and_the_way_out(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Home(tmp_path)
+    home.make()
+    home.settings_file.write_text(text)
+    monkeypatch.setattr(lifecycle, "_up", lambda *_: None)  # a fault of the check starts no cloud
+    with pytest.raises(CloudError, match=rf"must be a JSON object .*Delete it.*: {home.settings_file}$"):
+        lifecycle.up(home, lambda _: None)
+    lifecycle.down(home, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "by_make", "by_python"),
+    [
+        (None, None, "make up", ".venv/bin/python -m local up"),
+        (OWN, str(OWN), "make up", ".venv/bin/python -m local up"),
+        ("/x/a b", None, "TRAINYARD_HOME='/x/a b' make up", ".venv/bin/python -m local --home '/x/a b' up"),
+        (None, "/x", "TRAINYARD_HOME=/x make up", ".venv/bin/python -m local --home /x up"),
+        (OWN, "/x", f"TRAINYARD_HOME={OWN} make up", f".venv/bin/python -m local --home {OWN} up"),
+    ],
+)
+def test_commands_of_messages_name_the_home(
+    given: Path | str | None,
+    variable: str | None,
+    by_make: str,
+    by_python: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(BY_MAKE, "1")
+    monkeypatch.delenv("TRAINYARD_HOME", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("TRAINYARD_HOME", variable)
+    monkeypatch.chdir(CHECKOUT)
+    assert program_command(Home(given), "up") == by_make
+    assert local_command(Home(given), "up") == by_python
+    monkeypatch.chdir(tmp_path)
+    assert local_command(Home(given), "up") == f"cd {CHECKOUT} && {by_python}"
