@@ -1,7 +1,7 @@
 """Find and read the file with a stack's settings.
 
 The file of stack `p4d` is `Pulumi.p4d.yaml` in the root of the checkout, else `examples/stacks/p4d.yaml`. The program,
-the preflight and the command line all find it here. Entry points: `find()` and `read()`.
+the preflight and the command line all find it here. Entry points: `find()`, `read()` and `dump()`.
 """
 
 from __future__ import annotations
@@ -121,6 +121,11 @@ def read(path: Path, root: Path = ROOT) -> dict[str, Any]:
     return document
 
 
+def dump(document: dict[str, Any]) -> str:
+    """Return a document as YAML of which the engine reads the same values."""
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False)
+
+
 def _has_settings(path: Path) -> bool:
     """Return whether a file exists and holds more than the keys of a stack's secrets."""
     try:
@@ -222,6 +227,15 @@ class _Loader(yaml.SafeLoader):
                     )
                 seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Also quotes a text that only the engine reads as something else, such as `08` or `1e3`."""
+
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
+        tag = str(super().resolve(kind, value, implicit))  # type: ignore[no-untyped-call]
+        is_plain_text = kind is yaml.ScalarNode and implicit[0] and tag == f"{_TAGS}str"
+        return _TAGS + _resolve(value)[0] if is_plain_text else tag
 
 
 for _tag in ("null", "bool", "int", "float", "timestamp"):

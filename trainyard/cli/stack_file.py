@@ -18,7 +18,7 @@ import yaml
 
 from local.home import write_atomically
 from trainyard.k8s.names import BACKEND_TRAINJOB
-from trainyard.stack_files import SALT, SECRETS_KEYS, StackFileError
+from trainyard.stack_files import SALT, SECRETS_KEYS, StackFileError, dump
 
 JsonObject = dict[str, Any]
 # Ranges for examples in documents (RFC 5737), from which the preflight knows that nobody comes.
@@ -168,4 +168,4 @@ def write(document: Mapping[str, Any], target: Path) -> None:
             )
         if SALT in earlier:
             merged[SALT] = earlier[SALT]
-    write_atomically(target, yaml.safe_dump(merged, sort_keys=False))
+    write_atomically(target, dump(merged))

@@ -139,6 +139,23 @@ def test_a_preview_changes_nothing_but_the_sources() -> None:
     assert changed == GPU_STACK["config"]
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("012345678901", "0o17", "1_000", "08", "1e3", "0x1F", "0b11", ".5", "-.inf", "2024-01-02", "1:20"),
+        *("yes", "on", "null", "~", "", "true", "<<", "=", "plain", "a: b", "- a", "17 ", "_1"),
+        *(8, -1, 0.5, 1e-07, 10**15, True, False, None, [], {"08": "017"}),
+    ],
+)
+def test_copy_has_the_values_of_the_file(tmp_path: Path, value: Any) -> None:
+    target = tmp_path / "Pulumi.local.yaml"
+    document = {"config": {"trainyard:key": value}}
+    write(document, target)
+    found = read(target)
+    assert found == document
+    assert type(found["config"]["trainyard:key"]) is type(value)
+
+
 @pytest.mark.parametrize("text", ["[", "- a", "text", "\x00"])
 def test_damaged_copy_is_refused(tmp_path: Path, text: str) -> None:
     target = tmp_path / "Pulumi.local.yaml"
