@@ -6,13 +6,19 @@
 from __future__ import annotations
 
 import argparse
+import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
+
+from local.home import user_program
 
 PROGRAM: Final = "python -m local"
 NOT_RUNNING: Final = 3
+# argparse exits with it, too.
+EXIT_USAGE: Final = 2
 
 
 class Argument:
@@ -43,6 +49,27 @@ class Command:
     def description(self) -> str:
         """The summary as a sentence, and the details."""
         return f"{self.summary[0].upper()}{self.summary[1:]}. {self.details}".strip()
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Help that begins on the line of its command or option."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28)
+        self._action_max_length = 16  # argparse forgets the indentation of commands
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, formatter_class=_Formatter)
+
+    def error(self, message: str) -> NoReturn:
+        if user_program() == "make" and "arguments are required" in message:
+            message = re.sub(r"--([a-z-]+)", lambda found: found[1].upper().replace("-", "_"), message)
+        print(f"error: {message}. `{self.prog} --help` explains the options", file=sys.stderr)
+        sys.exit(EXIT_USAGE)
 
 
 def add_commands(parser: argparse.ArgumentParser, commands: Iterable[Command]) -> None:
@@ -142,14 +169,17 @@ COMMANDS: Final = (
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line. All after `exec` and `kubectl` is in `words`, as it was typed."""
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM, description="The local cloud. `up` starts it, `down` stops it."
-    )
+    """Parse the command line. All after `exec` and `kubectl` is in `words`, as it was typed.
+
+    `exec --help` is the help of `exec`; `exec -- COMMAND --help` and `kubectl --help` are those of the other program.
+    """
+    parser = Parser(prog=PROGRAM, description="The local cloud. `up` starts it, `down` stops it.")
     parser.add_argument(*HOME.names, **HOME.settings)
     add_commands(parser, COMMANDS)
-    position = 2 if words[:1] == ["--home"] else 0
-    count = position + 1 if words[position : position + 1] in ([EXEC], [KUBECTL]) else len(words)
+    position = 2 if words[:1] == ["--home"] else int("".join(words[:1]).startswith("--home="))
+    command, following = words[position : position + 1], words[position + 1 : position + 2]
+    is_own_help = command == [EXEC] and following in (["-h"], ["--help"])
+    count = position + 1 if command in ([EXEC], [KUBECTL]) and not is_own_help else len(words)
     arguments = parser.parse_args(words[:count])
     if count < len(words):
         arguments.words = words[count:]

@@ -124,7 +124,8 @@ def log_files(home: Home, name: str | None) -> list[Path]:
     Raises:
         CloudError: No log has this name.
     """
-    files = sorted(home.logs.glob("*.log"))
+    # Not a folder, a socket or a link to nowhere.
+    files = sorted(file for file in home.logs.glob("*.log") if file.is_file())
     if name is None:
         return files
     chosen = [file for file in files if file.stem == name]

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import re
 import sys
 from collections.abc import Sequence
-from typing import Any, Final, NoReturn
+from typing import Final
 
-from local.arguments import LOGS, STATUS, Argument, Command, add_commands
-from local.home import user_program
+from local.arguments import EXIT_USAGE, LOGS, STATUS, Argument, Command, Parser, add_commands
 from trainyard.cli.make_variables import keep_data
 
 PROGRAM: Final = "trainyard"
 SHELLS: Final = ("bash", "zsh", "fish")
 LOCAL, AWS = "local", "aws"
-# argparse exits with it, too.
-EXIT_USAGE: Final = 2
 
 
 _STACK = Argument(
@@ -146,30 +142,9 @@ COMMANDS: Final = (
 )
 
 
-class _Formatter(argparse.HelpFormatter):
-    """Help that begins on the line of its command or option."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=28)
-        self._action_max_length = 16  # argparse forgets the indentation of commands
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings, formatter_class=_Formatter)
-
-    def error(self, message: str) -> NoReturn:
-        if user_program() == "make" and "arguments are required" in message:
-            message = re.sub(r"--([a-z-]+)", lambda found: found[1].upper().replace("-", "_"), message)
-        print(f"error: {message}. `{self.prog} --help` explains the options", file=sys.stderr)
-        sys.exit(EXIT_USAGE)
-
-
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """Return the parser of the command line."""
-    result = _Parser(
+    result = Parser(
         prog=PROGRAM,
         description="Deploy stacks for distributed PyTorch training on AWS EKS, or on this machine (the local cloud).",
         epilog=f"`{PROGRAM} COMMAND --help` explains the options of a command.",

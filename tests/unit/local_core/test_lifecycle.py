@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from local import __main__ as command_line
-from local.arguments import NOT_RUNNING, parse
+from local.arguments import EXIT_USAGE, NOT_RUNNING, parse
 from local.cluster import lifecycle, namespaces, record
 from local.cluster.lifecycle import CloudError
 from local.cluster.record import Process, parse_stat, read_stat, stat_fields
@@ -168,7 +168,44 @@ def test_words_of_another_command_are_left_alone() -> None:
     assert parse(["kubectl", "--token", "x"]).words == ["--token", "x"]
     assert parse(["--home", "h", "exec", "--", "ls", "-l"]).words == ["--", "ls", "-l"]
     assert parse(["kubectl"]).words == []
+    assert parse(["kubectl", "--help"]).words == ["--help"]
+    assert parse(["--home=h", "kubectl", "--token", "x"]).words == ["--token", "x"]
+    assert parse(["exec", "--", "ls", "--help"]).words == ["--", "ls", "--help"]
+    assert parse(["exec", "ls", "--help"]).words == ["ls", "--help"]
     assert parse(["logs", "-f", "exec"]).process == "exec"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["exec", "--help"], ["exec", "-h"], ["--home", "h", "exec", "--help"], ["--home=h", "exec", "-h"]],
+)
+def test_help_of_exec_is_its_own(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(words)
+    assert ended.value.code == 0
+    assert "usage: python -m local exec [-h]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "fact"),
+    [
+        ([], "COMMAND"),
+        (["upp"], "'upp'"),
+        (["up", "--boot-seconds", "x"], "'x' must be a number of seconds"),
+        (["--home", "", "status"], "'' must be a directory"),
+        (["status", "--nothing"], "--nothing"),
+    ],
+)
+def test_wrong_arguments_are_one_line(
+    words: list[str], fact: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(words)
+    assert ended.value.code == EXIT_USAGE
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert fact in error
+    assert error.count("\n") == 1
 
 
 def test_status_of_a_stopped_cloud_has_its_own_exit_code(
@@ -190,6 +227,9 @@ def test_logs_of_an_unknown_process_name_those_that_exist(home: Home) -> None:
 
 
 def test_logs_carry_the_name_of_their_process(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    (home.logs / "a-folder.log").mkdir()
+    (home.logs / "a-link.log").symlink_to("nowhere")
+    os.mkfifo(home.logs / "a-pipe.log")
     (home.logs / "aws.log").write_text("line\n")
     command_line.run(["--home", str(home.root), "logs"])
     assert capsys.readouterr().out == "aws: line\n"
