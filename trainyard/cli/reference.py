@@ -9,9 +9,9 @@ from textwrap import fill
 from typing import Final
 
 from local.arguments import COMMANDS as LOCAL_COMMANDS
-from local.arguments import HOME, Argument, Command
+from local.arguments import EXIT_USAGE, HOME, Argument, Command
 from local.home import CHECKOUT
-from trainyard.cli.arguments import COMMANDS, EXIT_USAGE, WHERE
+from trainyard.cli.arguments import COMMANDS, WHERE
 
 PAGE: Final = CHECKOUT / "docs" / "commands.md"
 HEAD: Final = f"""\
