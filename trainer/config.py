@@ -149,14 +149,15 @@ class Config:
             TrainerError: It lists all errors together.
         """
         parser = argparse.ArgumentParser(
-            prog="trainer", description=__doc__, allow_abbrev=False, exit_on_error=False
+            prog="trainer", description=__doc__, allow_abbrev=False, exit_on_error=False, formatter_class=_Help
         )
         for each in fields(cls):
             env = each.metadata["env"]
             note = f" [{env}]" if env else ""
             default = f" (default: {each.default})" if each.default is not None else ""
+            # argparse ends at the first flag without a value. With nargs="?", it stores None for each, and goes on.
             parser.add_argument(
-                _flag(each.name), help=each.metadata["help"] + default + note, metavar="VALUE"
+                _flag(each.name), nargs="?", action="append", help=each.metadata["help"] + default + note
             )
         try:
             given, unknown = parser.parse_known_args(list(arguments))
@@ -167,11 +168,15 @@ class Config:
         values: dict[str, Any] = {}
         for each in fields(cls):
             env = each.metadata["env"]
-            place, text = _flag(each.name), getattr(given, each.name)
-            if text is None and env and environ.get(env):
-                place, text = env, environ[env]
-            if text is None:
+            place, texts = _flag(each.name), getattr(given, each.name)
+            if not texts and env and environ.get(env):
+                place, texts = env, [environ[env]]
+            if not texts:
                 continue
+            if None in texts:
+                problems.append(f"{place}: has no value; it must be followed by one")
+                continue
+            text = texts[-1]
             try:
                 values[each.name] = each.metadata["kind"](text)
             except ValueError:
@@ -225,6 +230,11 @@ class Config:
                 except ValueError as error:
                     found.append(f"{name}: {error}")
         return found
+
+
+class _Help(argparse.HelpFormatter):
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:  # noqa: ARG002
+        return "VALUE"  # not optional, as nargs="?" says
 
 
 def _flag(name: str) -> str:

@@ -32,13 +32,13 @@ def wrong(words: Sequence[str]) -> Iterator[tuple[int, str]]:
     """Return the index of each word that the trainer refuses, and the error."""
     index = 0
     while index < len(words):
-        name, given, _ = words[index].partition("=")
+        name, given, value = words[index].partition("=")
         following = words[index + 1] if index + 1 < len(words) else None
         has_value = not given and following is not None and not _is_option(following)
         if name not in TRAINER_OPTIONS:
             near = hint(name, TRAINER_OPTIONS) or f"; it must be one of {', '.join(TRAINER_OPTIONS)}"
             yield index, f"{shown(name)} is no option of the trainer (trainer/config.py){near}"
-        elif not given and not has_value:
+        elif value == "--" or not (given or has_value):  # argparse drops `--` (Python 3.11, `_get_values`)
             yield index, f"'{name}' has no value; it must be followed by one"
         # The value of a word that is no option is reported with it.
         index += 2 if has_value and name.startswith("-") else 1

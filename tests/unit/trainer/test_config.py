@@ -89,8 +89,28 @@ def test_config_reports_all_errors_together() -> None:
         assert part in message
 
 
-def test_a_flag_without_a_value_is_refused() -> None:
-    assert "--epochs" in refused(["--epochs"], {})
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["--batch-size=0", "--epochs"], ["--epochs", "batch_size"]),
+        (["--epochs", "--batch-size", "0"], ["--epochs", "batch_size"]),
+        (["--epochs", "--seed", "--seed", "-1"], ["--epochs", "--seed"]),
+        (["--owner=--", "--epoch", "3", "--device"], ["--epoch", "3", "--owner", "--device"]),
+        (["--learning-rate", "-1e-3"], ["-1e-3", "--learning-rate"]),
+    ],
+)
+def test_flag_without_value_hides_no_other_error(words: list[str], names: list[str]) -> None:
+    message = refused(words, {})
+    assert [part.partition(":")[0] for part in message.split("; ") if ": " in part] == names
+    assert "--epochs: has no value; it must be followed by one" in message or "--epochs" not in words
+
+
+def test_help_shows_one_value_per_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        Config.read(["--help"], {})
+    output = capsys.readouterr().out
+    assert "--epochs VALUE" in output
+    assert "-h, --help  " in output
 
 
 @pytest.mark.parametrize("name", ["", "Run", "a_b", "-a", "a/b", "a" * 41])
