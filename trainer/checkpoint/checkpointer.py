@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 from uuid import uuid4
 
+import torch
 import torch.distributed as dist
 
 from trainer import contract
@@ -17,7 +18,7 @@ from trainer.checkpoint import layout
 from trainer.checkpoint.load import newest, read
 from trainer.checkpoint.owner import Owner
 from trainer.checkpoint.save import LONGEST_SAVE, Counts, Report, Saver
-from trainer.checkpoint.state import fingerprint, gather, model_tensors
+from trainer.checkpoint.state import MODEL, State, fingerprint, gather, model_tensors
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
 from trainer.distributed import from_first, new_group
@@ -45,6 +46,7 @@ class Checkpointer:
         config, world = trainer.config, trainer.world
         self._trainer, self._goodput, self._every = trainer, goodput, config.checkpoint_every
         self._log_line, self._warm = log_line, False
+        self._buffers: State = {}
         store = destination(uri)
         group = new_group(LONGEST_SAVE)
         self._owner = _claim(store, config, group, log_line)
@@ -108,7 +110,7 @@ class Checkpointer:
         began = time.perf_counter()
         if not self._warm:
             self._warm = True
-            self._saver.warm(gather(self._trainer.model, self._trainer.optimizer))
+            self._saver.warm(self._gather())
         if is_due:
             self._trainer.check_weights()
             self._save(began)
@@ -141,9 +143,26 @@ class Checkpointer:
     def _save(self, began: float) -> None:
         """Start a save. Training waits for it since `began`, in seconds of `time.perf_counter`."""
         trainer = self._trainer
-        state = gather(trainer.model, trainer.optimizer)
+        state = self._gather()
         stalled = time.perf_counter() - began
         self._saver.save(state, trainer.step, trainer.position, self._notes(), stalled=stalled)
+
+    def _gather(self) -> State:
+        """Return the tensors to save. The buffers are copies of those of rank 0.
+
+        A forward pass may change buffers, such as the statistics of BatchNorm, in each rank from its own samples. DDP
+        then replaces them with those of rank 0, and the next one may begin while the state is copied.
+        """
+        trainer = self._trainer
+        state = gather(trainer.model, trainer.optimizer)
+        for name, buffer in trainer.network.named_buffers():
+            key = MODEL + name
+            if key in state:
+                if key not in self._buffers:
+                    self._buffers[key] = torch.empty_like(buffer, memory_format=torch.contiguous_format)
+                state[key] = self._buffers[key].copy_(buffer)
+                dist.broadcast(state[key].flatten().view(torch.uint8), src=0)  # gloo does not support all dtypes
+        return state
 
     def _log_hanging(self) -> None:
         if self._trainer.world.rank == 0:

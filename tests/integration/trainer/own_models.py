@@ -65,3 +65,9 @@ def dropout(_data: str) -> CustomWorkload:
     return create_workload(
         "dropout", lambda: nn.Sequential(nn.Linear(4, 16), CountingDropout(), nn.Linear(16, 2))
     )
+
+
+def norm(_data: str) -> CustomWorkload:
+    return create_workload(
+        "norm", lambda: nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Linear(16, 2))
+    )

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainer.checkpoint import checkpointer as module
 from trainer.checkpoint.checkpointer import Checkpointer
 
 pytestmark = pytest.mark.trainer
@@ -41,8 +40,7 @@ class Owner:
         self.released = True
 
 
-def end_run(saver: Saver, monkeypatch: pytest.MonkeyPatch, rank: int = 0) -> tuple[bool, list[str], Owner]:
-    monkeypatch.setattr(module, "gather", lambda *_: {})
+def end_run(saver: Saver, rank: int = 0) -> tuple[bool, list[str], Owner]:
     lines: list[str] = []
     checkpointer = Checkpointer.__new__(Checkpointer)
     owner = Owner()
@@ -50,16 +48,14 @@ def end_run(saver: Saver, monkeypatch: pytest.MonkeyPatch, rank: int = 0) -> tup
         step=7, position=112, model=None, optimizer=None, world=SimpleNamespace(rank=rank)
     )
     checkpointer.__dict__.update(
-        _saver=saver, _owner=owner, _trainer=training, _log_line=lines.append, _notes=lambda: {}
+        _saver=saver, _owner=owner, _trainer=training, _log_line=lines.append, _notes=dict, _gather=dict
     )
     return checkpointer.close(), lines, owner
 
 
-def test_end_waits_for_the_save_in_flight_and_saves_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_end_waits_for_the_save_in_flight_and_saves_again() -> None:
     saver = Saver(599, 599)
-    is_saved, lines, owner = end_run(saver, monkeypatch)
+    is_saved, lines, owner = end_run(saver)
     assert (is_saved, lines, owner.released) == (True, [], True)
     assert saver.done == ["finish", "save", "finish", "close"]
 
@@ -68,11 +64,9 @@ def test_end_waits_for_the_save_in_flight_and_saves_again(
     ("seconds", "done"),
     [((601,), ["finish", "close"]), ((0, 601), ["finish", "save", "finish", "close"])],
 )
-def test_end_with_a_hanging_save_raises_an_alarm(
-    monkeypatch: pytest.MonkeyPatch, seconds: tuple[float, ...], done: list[str]
-) -> None:
+def test_end_with_a_hanging_save_raises_an_alarm(seconds: tuple[float, ...], done: list[str]) -> None:
     saver = Saver(*seconds)
-    is_saved, lines, owner = end_run(saver, monkeypatch)
+    is_saved, lines, owner = end_run(saver)
     assert not is_saved
     assert lines == [
         "alarm=checkpoint step=7 last_good_step=3 "
@@ -80,4 +74,4 @@ def test_end_with_a_hanging_save_raises_an_alarm(
     ]
     assert saver.done == done
     assert not owner.released, "the save still writes"
-    assert end_run(Saver(*seconds), monkeypatch, rank=1)[1] == []
+    assert end_run(Saver(*seconds), rank=1)[1] == []

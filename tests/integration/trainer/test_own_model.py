@@ -46,6 +46,8 @@ STEPS = ("--steps", "16", "--batch-size", "16", "--evaluate-every", "3", "--chec
         ("dropout", "ddp", 1),
         ("dropout", "ddp", 3),
         ("dropout", "fsdp", 2),
+        ("norm", "ddp", 3),
+        ("norm", "fsdp", 2),
     ],
 )
 def test_killed_run_of_an_own_model_ends_bitwise_as_undisturbed(
