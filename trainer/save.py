@@ -38,7 +38,7 @@ def probe(uri: str, run_id: str) -> str:
         store.probe(path)
     except StoreError as error:
         message = f"model_uri: {error}. Use a place that this run can write to"
-        raise TrainerError(Exit.SAVE, message) from error
+        raise TrainerError(error.code, message) from error
     return store.uri(path)
 
 
@@ -89,7 +89,7 @@ def save(
         pointer = {"runId": run_id, "createdAt": metadata["createdAt"], "model": {"path": path, **model}}
         store.put(contract.LATEST_FILE, _json(pointer), JSON, {"run-id": run_id})
     except StoreError as error:
-        raise TrainerError(Exit.SAVE, str(error)) from error
+        raise TrainerError(error.code, str(error)) from error
     return store.uri(path)
 
 

@@ -38,17 +38,28 @@ PART_BYTES, PARTS_AT_ONCE = 64 * 2**20, 4
 # docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html: keys of one DeleteObjects
 MOST_KEYS = 1_000
 # docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html; errors of HEAD only have a status
-MISSING = frozenset({"NoSuchBucket", "NoSuchKey", "NoSuchUpload", "404"})
+MISSING = frozenset({"NoSuchKey", "NoSuchUpload", "404"})
+NO_BUCKET = "NoSuchBucket"
+# A file in place of a directory or the other way round, a link to itself, a name that is too long.
+WRONG_PLACE = frozenset({errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG})
 # The key exists, or another request writes it: docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html
 EXISTS = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict"})
 
 
 class StoreError(Exception):
-    """A failure of a store, with a one-line message."""
+    """A failure of a store, with a one-line message. `code` is for a run that can't go on without the store."""
+
+    code = contract.Exit.SAVE
 
 
 class MissingError(StoreError):
-    """A file, directory or bucket does not exist."""
+    """A file or directory does not exist."""
+
+
+class PlaceError(StoreError):
+    """The place itself is wrong, such as a bucket that does not exist. A restart does not help."""
+
+    code = contract.Exit.CONFIGURATION
 
 
 def destination(uri: str) -> Store:
@@ -75,7 +86,8 @@ def os_errors(verb: str, place: object) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind = MissingError if error.errno in (errno.ENOENT, errno.ENOTDIR) else StoreError
+        kind = MissingError if error.errno == errno.ENOENT else StoreError
+        kind = PlaceError if error.errno in WRONG_PLACE else kind
         raise kind(f"cannot {verb} {place}: {error.strerror or error}") from error
 
 
@@ -171,12 +183,12 @@ class Directory:
                 place.rmdir()
 
     def _refuse_links(self, verb: str, place: Path) -> None:
-        """Raise StoreError if `place`, or a directory of the store above it, is a link."""
+        """Raise PlaceError if `place`, or a directory of the store above it, is a link."""
         for each in (place, *place.parents):
             if each == self.path:
                 return
             if each.is_symlink():
-                raise StoreError(
+                raise PlaceError(
                     f"cannot {verb} {each}: it is a link; it must be a directory. Replace it with a copy of its target"
                 )
 
@@ -335,7 +347,7 @@ class Bucket:
             # A new session: threads must not share boto3's default session while it creates a client.
             return boto3.session.Session().client("s3", region_name=region, config=settings)
         except ValueError as error:  # an invalid endpoint URL; botocore has no own error for it
-            raise StoreError(
+            raise PlaceError(
                 f"cannot reach {self.uri('')}: {_line(error)}. Set AWS_ENDPOINT_URL to a URL, or unset it"
             ) from error
 
@@ -367,8 +379,8 @@ class Bucket:
             try:
                 yield
             except (BotoCoreError, ClientError) as error:
-                missing = isinstance(error, ClientError) and _code(error) in MISSING
-                kind = MissingError if missing else StoreError
+                code = _code(error) if isinstance(error, ClientError) else ""
+                kind = PlaceError if code == NO_BUCKET else MissingError if code in MISSING else StoreError
                 raise kind(f"cannot {verb} {self.uri(path)}: {_line(error)}") from error
 
 

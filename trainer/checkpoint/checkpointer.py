@@ -207,7 +207,7 @@ def _claim(
         try:
             owner.claim()
         except StoreError as error:
-            raise TrainerError(Exit.SAVE, f"checkpoint_uri: {error}") from error
+            raise TrainerError(error.code, f"checkpoint_uri: {error}") from error
         owner.start()
 
     from_first(claimed, group)

@@ -112,8 +112,11 @@ def read(found: Found, model: nn.Module, optimizer: Optimizer, group: dist.Proce
     try:
         load(state, storage_reader=Reader(found.directory), process_group=group)
     except (Exception, CheckpointException) as error:
+        causes = [each for each, _ in getattr(error, "failures", {}).values()]
+        refused = any(isinstance(each, pickle.UnpicklingError) for each in causes)  # also after a restart
         raise TrainerError(
-            Exit.SAVE, f"cannot read checkpoint {found.directory}: {one_line(error)}"
+            Exit.CONFIGURATION if refused else Exit.SAVE,
+            f"cannot read checkpoint {found.directory}: {one_line(error)}",
         ) from error
 
 
@@ -124,7 +127,7 @@ def _first(work: Callable[[], T], group: dist.ProcessGroup) -> T:
         try:
             return work()
         except StoreError as error:
-            raise TrainerError(Exit.SAVE, f"checkpoints: {error}") from error
+            raise TrainerError(error.code, f"checkpoints: {error}") from error
 
     return from_first(done, group)
 
@@ -169,7 +172,8 @@ def _verify(
         # The first process of this node chooses the name of the copy.
         names = gather_objects(scratch_name("restore", Process.own()), group)
         directory = copies / names[world.rank - world.local_rank] / folder
-    problem, failure = None, None
+    problem: str | None = None
+    failure: StoreError | None = None
     files = sorted(manifest.files, key=lambda name: (-manifest.files[name].bytes, name))
     try:
         for name in files[rank::size]:
@@ -183,7 +187,7 @@ def _verify(
     except MissingError as error:
         problem = str(error)
     except StoreError as error:
-        failure = str(error)
+        failure = error
     outcomes = gather_objects((problem, failure), group)
     failure = next((each for _, each in outcomes if each), None)
     problem = next((each for each, _ in outcomes if each), None)
@@ -191,7 +195,7 @@ def _verify(
         dist.barrier(group=group)
         shutil.rmtree(directory.parent, ignore_errors=True)
     if failure:
-        raise TrainerError(Exit.SAVE, f"checkpoints: {failure}")
+        raise TrainerError(failure.code, f"checkpoints: {failure}")
     return directory, problem
 
 

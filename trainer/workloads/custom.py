@@ -105,7 +105,7 @@ class CustomWorkload:
         except (TypeError, RuntimeError) as error:  # samples of other types, or of unequal shapes
             reason = str(error).partition("\n")[0]
             raise TrainerError(
-                Exit.DATA,
+                Exit.CONFIGURATION,
                 f"workload {self.name}: samples of {split} cannot be stacked into a batch: {reason}. A sample must be "
                 "a pair of inputs and target, each a tensor, an array or a number, with equal shapes in all samples",
             ) from error
@@ -116,7 +116,7 @@ class CustomWorkload:
         ):
             kind = type(samples[0]).__name__
             raise TrainerError(
-                Exit.DATA,
+                Exit.CONFIGURATION,
                 f"workload {self.name}: a sample of {split} is a {kind}; it must be a pair of inputs and target, each "
                 "a tensor, an array or a number",
             )

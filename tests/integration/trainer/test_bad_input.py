@@ -65,7 +65,7 @@ def test_unwritable_checkpoint_place_is_reported_once(start: Start, tmp_path: Pa
     (tmp_path / "file").write_text("in the way")
     place = tmp_path / "file" / "checkpoints"
     line = rf"checkpoint_uri: cannot \w+ {re.escape(str(place))}/run\S*: Not a directory"
-    assert_refused(start.fork, BadRun(("--checkpoint-uri", str(place)), Exit.SAVE, line))
+    assert_refused(start.fork, BadRun(("--checkpoint-uri", str(place)), Exit.CONFIGURATION, line))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

@@ -18,7 +18,7 @@ from trainer import stores as module
 from trainer.checkpoint.owner import Owner
 from trainer.contract import Exit, TrainerError
 from trainer.save import probe, save
-from trainer.stores import Bucket, MissingError, StoreError
+from trainer.stores import Bucket, PlaceError, StoreError
 
 pytestmark = pytest.mark.trainer
 
@@ -131,9 +131,9 @@ def test_missing_credentials_fail_with_a_message(store: Bucket, monkeypatch: pyt
         store.list()
 
 
-def test_absent_bucket_raises_missing_error(proxy: S3Proxy) -> None:
+def test_absent_bucket_raises_place_error(proxy: S3Proxy) -> None:
     for act in (lambda: Bucket("absent", "x").list(), lambda: Bucket("absent", "x").put("a", b"")):
-        with pytest.raises(MissingError, match=r"s3://absent/x.*NoSuchBucket"):
+        with pytest.raises(PlaceError, match=r"s3://absent/x.*NoSuchBucket"):
             act()
 
 

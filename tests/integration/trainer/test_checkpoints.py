@@ -297,6 +297,16 @@ def test_load_with_a_failed_listing_fails(
     assert caught.value.code == Exit.SAVE
 
 
+def test_load_from_a_linked_step_folder_is_a_mistake(store: Directory, group: dist.ProcessGroup) -> None:
+    save_steps(store, group, [3])
+    folder = store.path / "step-000000003"
+    folder.rename(store.path / "elsewhere")
+    folder.symlink_to(store.path / "elsewhere")
+    with pytest.raises(TrainerError, match=f"cannot list {folder}: it is a link; it must be") as caught:
+        load(store, group, network())
+    assert caught.value.code == Exit.CONFIGURATION
+
+
 def test_table_of_contents_that_runs_code_is_refused(store: Directory, group: dist.ProcessGroup) -> None:
     """The manifest's hash does not help: an attacker who can write a file can write both."""
 
@@ -315,7 +325,7 @@ def test_table_of_contents_that_runs_code_is_refused(store: Directory, group: di
     assert found is not None
     with pytest.raises(TrainerError, match=r"a table of contents does not need posix\.mkdir") as caught:
         read(found, model, create_optimizer(model), group)
-    assert caught.value.code == Exit.SAVE
+    assert caught.value.code == Exit.CONFIGURATION
     assert not (store.path / "harm").exists()
 
 

@@ -84,7 +84,7 @@ def test_nodes_with_different_data_end_with_22(start: Start, operator: Operator,
     assert "the processes differ" not in ended[1].output, "only one process logs it"
 
 
-def test_unwritable_model_place_ends_with_23_before_a_step(
+def test_model_place_that_is_a_file_ends_with_2_before_a_step(
     start: Start, operator: Operator, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("in the way")
@@ -93,7 +93,7 @@ def test_unwritable_model_place_ends_with_23_before_a_step(
         start.fork(*words, **environ, TRAINYARD_MODEL_URI=str(tmp_path / "file")) for environ in operator(2)
     ]
     first, second = (node.end() for node in nodes)
-    assert (first.code, second.code) == (Exit.SAVE, Exit.SAVE), first.output + second.output
+    assert (first.code, second.code) == (Exit.CONFIGURATION, Exit.CONFIGURATION), first.output + second.output
     message = f"error: model_uri: cannot save {tmp_path}/file/run/model.pt: Not a directory. Use a place that"
     assert sum(line.startswith(message) for line in first.output.splitlines()) == 1
     assert "error: process 0 could not go on; its log says why" in second.output.splitlines()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError
 
-from trainer.stores import Bucket, StoreError
+from trainer.stores import Bucket, PlaceError, StoreError
 
 pytestmark = pytest.mark.unit
 
@@ -59,9 +59,9 @@ def test_body_that_breaks_off_is_read_once_more(error: Exception, failures: int,
     assert s3.calls == calls
 
 
-def test_bucket_with_invalid_endpoint_raises_store_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bucket_with_invalid_endpoint_raises_place_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "nonsense")
     monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
     line = r"^cannot reach s3://b/p: Invalid endpoint: nonsense\. Set AWS_ENDPOINT_URL to a URL, or unset it$"
-    with pytest.raises(StoreError, match=line):
+    with pytest.raises(PlaceError, match=line):
         Bucket("b", "p").probe("model.pt")

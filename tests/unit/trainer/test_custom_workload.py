@@ -128,14 +128,14 @@ def frozen() -> nn.Module:
         ({"model": nn.Identity}, "model has no parameter with requires_grad", Exit.CONFIGURATION),
         ({"model": frozen}, "model has no parameter with requires_grad", Exit.CONFIGURATION),
         ({"model": lambda: nn.LazyLinear(1)}, "model has a lazy module", Exit.CONFIGURATION),
-        ({"train": [None, None]}, "samples of train cannot be stacked into a batch: default", Exit.DATA),
+        ({"train": [None, None]}, "samples of train cannot be stacked into a batch: default", Exit.CONFIGURATION),
         (
             {"test": [(torch.zeros(each), 0) for each in (1, 2)]},
             "samples of test cannot be stacked into a batch: stack expects each tensor to be equal",
-            Exit.DATA,
+            Exit.CONFIGURATION,
         ),
-        ({"test": [(0, 0), (0,)]}, "samples of test cannot be stacked", Exit.DATA),
-        ({"test": [("a", 0), ("b", 0)]}, "a sample of test is a tuple; it must be a pair", Exit.DATA),
+        ({"test": [(0, 0), (0,)]}, "samples of test cannot be stacked", Exit.CONFIGURATION),
+        ({"test": [("a", 0), ("b", 0)]}, "a sample of test is a tuple; it must be a pair", Exit.CONFIGURATION),
     ],
 )
 def test_custom_workload_that_cannot_train_is_refused(
@@ -182,7 +182,7 @@ def test_custom_workload_accepts_a_number_of_correct_samples(correct: Any) -> No
 def test_custom_workload_with_other_samples_is_refused() -> None:
     with pytest.raises(TrainerError, match="a sample of train is a dict; it must be a pair") as caught:
         custom([{"x": torch.zeros(1)}])  # type: ignore[list-item]
-    assert caught.value.code == Exit.DATA
+    assert caught.value.code == Exit.CONFIGURATION
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_a_place_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path: P
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(TrainerError, match=f"cannot save {tmp_path}/file/r1/model.pt: ") as caught:
         save(str(tmp_path / "file"), "r1", weights(), METADATA)
-    assert caught.value.code == Exit.SAVE
+    assert caught.value.code == Exit.CONFIGURATION
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

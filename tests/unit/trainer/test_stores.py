@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import re
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.stores import Bucket, Directory, MissingError, StoreError, destination
+from trainer.contract import Exit
+from trainer.stores import Bucket, Directory, MissingError, PlaceError, StoreError, destination, os_errors
 
 pytestmark = pytest.mark.unit
 
@@ -116,10 +118,32 @@ def test_a_listing_that_fails_is_no_empty_listing(store: Directory, monkeypatch:
 def test_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     store = Directory(tmp_path / "file")
-    with pytest.raises(StoreError, match=f"cannot list {tmp_path}/file: Not a directory"):
+    with pytest.raises(PlaceError, match=f"cannot list {tmp_path}/file: Not a directory"):
         store.list()
-    with pytest.raises(StoreError, match=r"cannot save .*: (File exists|Not a directory)"):
+    with pytest.raises(PlaceError, match=r"cannot save .*: (File exists|Not a directory)"):
         store.put("a", b"x")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errno.ENOTDIR, Exit.CONFIGURATION),
+        (errno.EISDIR, Exit.CONFIGURATION),
+        (errno.EEXIST, Exit.CONFIGURATION),
+        (errno.ELOOP, Exit.CONFIGURATION),
+        (errno.ENAMETOOLONG, Exit.CONFIGURATION),
+        (errno.ENOENT, Exit.SAVE),
+        (errno.EACCES, Exit.SAVE),
+        (errno.EROFS, Exit.SAVE),
+        (errno.ENOSPC, Exit.SAVE),
+        (errno.ESTALE, Exit.SAVE),
+        (errno.EIO, Exit.SAVE),
+    ],
+)
+def test_only_a_wrong_place_has_the_code_of_mistakes(error: int, code: Exit) -> None:
+    with pytest.raises(StoreError) as caught, os_errors("save", "x"):
+        raise OSError(error, os.strerror(error))
+    assert caught.value.code == code
 
 
 @pytest.mark.parametrize("target", ["full", "empty", "missing", "loop"])
@@ -141,7 +165,7 @@ def test_linked_directory_is_refused_and_its_target_stays(
         lambda: store.list(),
         lambda: store.delete(["step-1/a"]),
     ):
-        with pytest.raises(StoreError, match=f"^cannot (list|delete) {link}: it is a link; it must be"):
+        with pytest.raises(PlaceError, match=f"^cannot (list|delete) {link}: it is a link; it must be"):
             act()
     assert everything(tmp_path) == before
     assert store.list("other") == {}
