@@ -149,7 +149,11 @@ class Config:
             TrainerError: It lists all errors together.
         """
         parser = argparse.ArgumentParser(
-            prog="trainer", description=__doc__, allow_abbrev=False, exit_on_error=False, formatter_class=_Help
+            prog="trainer",
+            description=__doc__,
+            allow_abbrev=False,
+            exit_on_error=False,
+            formatter_class=_Help,
         )
         for each in fields(cls):
             env = each.metadata["env"]

@@ -139,14 +139,14 @@ class Reporter(Observer):
 
     def write_record(self, kind: type[record.Record], **values: Any) -> None:
         """Write a record with the current step and position. Any thread may call this."""
-        trainer = self._trainer
+        config, reached = self._trainer.config, self._trainer.reached
         self._metrics.write(
             kind(
                 time=time.time(),
-                run=trainer.config.run_id,
-                restart=trainer.config.restart,
-                step=trainer.step,
-                position=trainer.position,
+                run=config.run_id,
+                restart=config.restart,
+                step=reached.step,
+                position=reached.position,
                 **values,
             )
         )

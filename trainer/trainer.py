@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,13 @@ from trainer.world import World
 
 # Units per forward pass and process in an evaluation. It limits the memory, and does not change the result.
 EVALUATION_UNITS = 4096
+
+
+class Reached(NamedTuple):
+    """Optimizer steps done, and samples that all processes together have used, since the start of the run."""
+
+    step: int
+    position: int
 
 
 @dataclass(frozen=True)
@@ -111,8 +118,7 @@ class Trainer:
     On a CPU, the same seed and world size give identical weights, also if the run was stopped and resumed.
 
     Attributes:
-        step: Optimizer steps done since the start of the run.
-        position: Samples that all processes together have used since the start of the run.
+        reached: The current step and position. Other threads read both at once.
         checkpointer: Saves checkpoints, if it is set before `run`.
     """
 
@@ -152,14 +158,22 @@ class Trainer:
         # FSDP2 has its own precision, which `distribute` has set.
         self._casting = precision if not sharded else FP32
         self._bad_losses = 0  # infinite or NaN, in a row
-        self.step = self.position = 0
+        self.reached = Reached(0, 0)
         self._first, self._has_evaluated = True, False
         # Step sizes (samples of all processes) that are compiled. The last step of an epoch has another size.
         self._sizes: set[int] = set()
 
+    @property
+    def step(self) -> int:
+        return self.reached.step
+
+    @property
+    def position(self) -> int:
+        return self.reached.position
+
     def resume(self, step: int, position: int) -> None:
         """Continue from a checkpoint. The rest of the epochs is counted in steps of the current batch size."""
-        self.step, self.position = step, position
+        self.reached = Reached(step, position)
         if self.config.steps is None:
             left = max(0, self.config.epochs * self.cursor.samples - position)
             in_epoch = math.ceil(left % self.cursor.samples / self.config.batch_size)
@@ -400,6 +414,5 @@ class Trainer:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        self.step += 1
-        self.position = step.end
+        self.reached = Reached(self.step + 1, step.end)
         return total

@@ -161,7 +161,9 @@ class Checkpointer:
                 if key not in self._buffers:
                     self._buffers[key] = torch.empty_like(buffer, memory_format=torch.contiguous_format)
                 state[key] = self._buffers[key].copy_(buffer)
-                dist.broadcast(state[key].flatten().view(torch.uint8), src=0)  # gloo does not support all dtypes
+                dist.broadcast(
+                    state[key].flatten().view(torch.uint8), src=0
+                )  # gloo does not support all dtypes
         return state
 
     def _log_hanging(self) -> None:

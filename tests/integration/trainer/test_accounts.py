@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -18,7 +22,7 @@ from trainer.checkpoint.checkpointer import Checkpointer
 from trainer.checkpoint.save import Idle, Saver
 from trainer.config import Config
 from trainer.metrics.hub import Metrics
-from trainer.metrics.record import Checkpoint, Record, Step
+from trainer.metrics.record import Checkpoint, Record, Step, Stop, to_line
 from trainer.metrics.throughput import Goodput
 from trainer.reporter import Reporter
 from trainer.trainer import EvaluationResult, Trainer
@@ -150,6 +154,49 @@ def test_run_without_checkpoints_counts_its_last_steps() -> None:
     assert trainer.run(RecordingReporter(trainer, Metrics([]), goodput, None))
     assert found[0] == 0
     assert found[19] < found[24] < found[29]
+
+
+def test_clock_that_is_set_back_makes_no_duration_negative(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = itertools.count(2e9, -1000.0)
+    monkeypatch.setattr(time, "time", lambda: next(now))
+    config = Config(steps=8, log_every=2, evaluate_every=4, checkpoint_every=3, batch_size=16, owner="o")
+    trainer, goodput, sink = create_trainer(config), Goodput(), RecordingSink()
+    lines: list[str] = []
+    trainer.checkpointer = checkpointer = Checkpointer(str(tmp_path), trainer, goodput, lines.append)
+    reporter = Reporter(trainer, Metrics([sink]), goodput, None)
+    checkpointer.report_to(reporter.write_record)
+    assert trainer.run(reporter)
+    assert checkpointer.close()
+    reporter.end("succeeded", 0)
+    assert len(sink.records) > 8
+    for record in sink.records:
+        numbers = [each for each in json.loads(to_line(record)).values() if isinstance(each, int | float)]
+        assert all(each >= 0 for each in numbers), record
+    assert not any("=-" in line for line in lines), lines
+
+
+def test_record_during_a_step_has_step_and_position_of_one_moment() -> None:
+    """A record of a save comes from another thread, here at each line of a step."""
+    trainer, sink = create_trainer(Config(steps=3, evaluate_every=9, batch_size=16)), RecordingSink()
+    reporter = Reporter(trainer, Metrics([sink]), Goodput(), None)
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Any:
+        if frame.f_code is Trainer._train_step.__code__:
+            if event == "line":
+                reporter.write_record(Stop, reason="")
+            return trace
+        return None
+
+    sys.settrace(trace)
+    try:
+        assert trainer.run(reporter, 3)
+    finally:
+        sys.settrace(None)
+    stops = [each for each in sink.records if isinstance(each, Stop)]
+    assert {each.step for each in stops} == {0, 1, 2, 3}
+    assert all(each.position == 16 * each.step for each in stops)
 
 
 class Event:

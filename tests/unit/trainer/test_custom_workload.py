@@ -128,14 +128,22 @@ def frozen() -> nn.Module:
         ({"model": nn.Identity}, "model has no parameter with requires_grad", Exit.CONFIGURATION),
         ({"model": frozen}, "model has no parameter with requires_grad", Exit.CONFIGURATION),
         ({"model": lambda: nn.LazyLinear(1)}, "model has a lazy module", Exit.CONFIGURATION),
-        ({"train": [None, None]}, "samples of train cannot be stacked into a batch: default", Exit.CONFIGURATION),
+        (
+            {"train": [None, None]},
+            "samples of train cannot be stacked into a batch: default",
+            Exit.CONFIGURATION,
+        ),
         (
             {"test": [(torch.zeros(each), 0) for each in (1, 2)]},
             "samples of test cannot be stacked into a batch: stack expects each tensor to be equal",
             Exit.CONFIGURATION,
         ),
         ({"test": [(0, 0), (0,)]}, "samples of test cannot be stacked", Exit.CONFIGURATION),
-        ({"test": [("a", 0), ("b", 0)]}, "a sample of test is a tuple; it must be a pair", Exit.CONFIGURATION),
+        (
+            {"test": [("a", 0), ("b", 0)]},
+            "a sample of test is a tuple; it must be a pair",
+            Exit.CONFIGURATION,
+        ),
     ],
 )
 def test_custom_workload_that_cannot_train_is_refused(
