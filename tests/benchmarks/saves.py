@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -21,9 +22,11 @@ from torch import nn
 from tests.benchmarks.turns import in_turns
 from trainer.checkpoint.save import Saver
 from trainer.checkpoint.state import gather
+from trainer.config import Config
 from trainer.distributed import new_group
 from trainer.hang import timeout
 from trainer.stores import Directory
+from trainer.world import World
 
 REPEATS = 7
 # 12 matrices of 1880 x 1880: 42.4 million weights, and two more numbers for each in AdamW.
@@ -70,12 +73,16 @@ class Asynchronous:
     def __init__(self, work: Work, place: Path, kind: str) -> None:
         self._work = work
         meeting = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        trainer: Any = SimpleNamespace(
+            config=Config(checkpoint_keep=1),
+            world=World.read(os.environ),
+            workload=SimpleNamespace(digest="0" * 64),
+            device=torch.device("cpu"),
+        )
         self._saver = Saver(
             Directory(place),
             new_group(timeout(600)),
-            keep=1,
-            data_digest="0" * 64,
-            device=torch.device("cpu"),
+            trainer,
             meeting=meeting if kind == "process" else None,
             log_line=lambda line: None,
         )

@@ -68,19 +68,8 @@ class Checkpointer:
                 place = store.uri(layout.name(found.manifest.step))
                 log_line(f"checkpoint=loaded step={trainer.step} position={trainer.position} place={place}")
         cuda = trainer.device.type == "cuda"
-        self._saver = Saver(
-            store,
-            group,
-            keep=config.checkpoint_keep,
-            data_digest=trainer.workload.digest,
-            device=trainer.device,
-            meeting=(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) if cuda else None,
-            local_size=world.local_size,
-            owner=self._owner,
-            last_good=found.manifest.step if found else None,
-            damaged=found.damaged if found else (),
-            log_line=log_line,
-        )
+        meeting = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) if cuda else None
+        self._saver = Saver(store, group, trainer, self._owner, found, meeting=meeting, log_line=log_line)
 
     @property
     def counts(self) -> Counts:

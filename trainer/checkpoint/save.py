@@ -18,7 +18,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 import torch
@@ -52,6 +52,10 @@ from trainer.distributed import gather_objects
 from trainer.metrics.record import Alarm, Checkpoint
 from trainer.scratch import clear
 from trainer.stores import Store, StoreError
+
+if TYPE_CHECKING:  # the background process needs neither
+    from trainer.checkpoint.load import Found
+    from trainer.trainer import Trainer
 
 # A file system that hangs must not keep a run from its end. After a signal, the deadline of `trainer.shutdown` is
 # shorter.
@@ -95,34 +99,29 @@ Report = Callable[..., object]
 class Saver:
     """Write checkpoints of one run to one store.
 
-    No other thread uses `group`, a gloo group of all processes. Background processes meet at `meeting`, host and port
-    of the TCPStore of the run. Without it, or if the copies of a node do not fit into /dev/shm, threads write.
-    `last_good` and `damaged` are the steps that the load found. `is_busy` is True if any process was still writing at
-    the last `save` or `finish`. `report` gets a record of each save.
+    No other thread uses `group`, a gloo group of all processes. `found` is the checkpoint that was loaded. Background
+    processes meet at `meeting`, host and port of the TCPStore of the run. Without it, or if the copies of a node do not
+    fit into /dev/shm, threads write. `is_busy` is True if any process was still writing at the last `save` or `finish`.
+    `report` gets a record of each save.
     """
 
     def __init__(
         self,
         store: Store,
         group: dist.ProcessGroup,
-        *,
-        keep: int,
-        data_digest: str,
-        device: torch.device,
-        meeting: tuple[str, int] | None = None,
-        local_size: int = 1,
+        trainer: Trainer,
         owner: Owner | None = None,
-        last_good: int | None = None,
-        damaged: Collection[int] = (),
-        scratch: Path | None = None,
+        found: Found | None = None,
+        *,
+        meeting: tuple[str, int] | None = None,
         log_line: Callable[[str], None] = print,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store, self._group, self._owner, self._keep = store, group, owner, keep
-        self._data_digest, self._damaged = data_digest, frozenset(damaged)
-        self._log_line, self._clock = log_line, clock
-        self._rank, self._size = dist.get_rank(group), dist.get_world_size(group)
-        self._scratch = scratch or Path(tempfile.gettempdir())
+        self._store, self._group, self._owner, self._log_line = store, group, owner, log_line
+        self._keep, self._data_digest = trainer.config.checkpoint_keep, trainer.workload.digest
+        self._rank, self._size = trainer.world.rank, trainer.world.size
+        self._damaged = frozenset(found.damaged if found else ())
+        last_good = found.manifest.step if found else None
+        self.clock, self.scratch = time.monotonic, Path(tempfile.gettempdir())
         self._incarnation, self._attempts = gather_objects(uuid4().hex[:8], group)[0], 0
         ranks = dist.get_process_group_ranks(group)
         own_group = dist.new_group(ranks, backend="gloo", timeout=LONGEST_SAVE)
@@ -132,14 +131,14 @@ class Saver:
             self._process = BackgroundProcess(
                 *meeting, f"checkpoints-{self._incarnation}", self._rank, self._size
             )
-        self._device, self._local_size = device, local_size
-        self._stager = new_stager(device, shared=meeting is not None)
+        self._device, self._local_size = trainer.device, trainer.world.local_size
+        self._stager = new_stager(trainer.device, shared=meeting is not None)
         self._thread: threading.Thread | None = None
         self._in_flight, self._in_flight_since, self._is_slow_logged = "", 0.0, False
         self.is_busy = False
         self._staging: Future[State] | None = None
         # Rank 0 reports the first two. The age of a loaded checkpoint counts from now.
-        self._good, self._ended_well, self._good_at = last_good, True, clock()
+        self._good, self._ended_well, self._good_at = last_good, True, self.clock()
         self._agreed_well = True
         self._save_blocked = 0.0  # by the current save
         self.report: Report = lambda *_, **__: None
@@ -175,7 +174,7 @@ class Saver:
         Nothing starts while the last save is still running in a process, if this step is already saved, or after
         another run took over the store. `stalled` are the seconds that training already waited for this save.
         """
-        began = self._clock() - stalled
+        began = self.clock() - stalled
         is_dead = self._agree()
         if self._process is not None and is_dead and not self.is_busy:
             self._log("alarm=checkpoint reason=a background process is gone; threads write from now on")
@@ -187,14 +186,14 @@ class Saver:
             self.counts.skipped += 1
             if not self.counts.owner_lost:
                 self._log_skipped(step)
-            blocked = self._clock() - began
+            blocked = self.clock() - began
             self.counts.blocked_seconds += blocked
             self._report_save(step, "skipped", blocked)
             return
         writer = self._new_writer(state, step, position, notes)
         staging = self._stage(state)
         self._save_blocked = 0.0
-        self._blocked(self._clock() - began)
+        self._blocked(self.clock() - began)
         self._start(lambda: self._work(staging, writer), f"step {step}")
 
     def staged(self) -> float:
@@ -205,9 +204,9 @@ class Saver:
         staging, self._staging = self._staging, None
         if staging is None:
             return 0.0
-        idle, began = Idle(self._device), self._clock()
+        idle, began = Idle(self._device), self.clock()
         staging.exception()  # wait only: the background thread reports an error
-        return self._blocked(idle.seconds(self._clock() - began))
+        return self._blocked(idle.seconds(self.clock() - began))
 
     def finish(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds for the current save. Return whether the last save succeeded."""
@@ -271,7 +270,7 @@ class Saver:
         )
         generation = self._owner.generation if self._owner else None
         save_id = f"{self._incarnation}{self._attempts:04x}"
-        return Writer(self._store, heading, save_id, self._scratch, generation)
+        return Writer(self._store, heading, save_id, self.scratch, generation)
 
     def _stage(self, state: State) -> Future[State]:
         staging: Future[State] = Future()
@@ -291,7 +290,7 @@ class Saver:
         return staging
 
     def _start(self, work: Callable[[], None], what: str) -> None:
-        self._in_flight, self._in_flight_since, self._is_slow_logged = what, self._clock(), False
+        self._in_flight, self._in_flight_since, self._is_slow_logged = what, self.clock(), False
         self._thread = threading.Thread(target=work, name="checkpoint", daemon=True)
         self._thread.start()
 
@@ -304,7 +303,7 @@ class Saver:
 
     def _work(self, staging: Future[State], writer: Writer) -> None:
         """Write, in the background of all processes. Rank 0 logs the result and deletes surplus checkpoints."""
-        began, step, process = self._clock(), writer.heading.step, self._process
+        began, step, process = self.clock(), writer.heading.step, self._process
         try:
             failure = staging.exception()
             writer.failure = one_line(failure) if failure else None
@@ -316,11 +315,11 @@ class Saver:
             if self._rank == 0:
                 delete_unfinished(self._store, step, writer.generation)
         else:
-            seconds = self._clock() - began
+            seconds = self.clock() - began
             self.counts.last_writing_seconds = seconds
             self.counts.last_size_bytes = size if self._rank == 0 else None
             self.counts.saved += 1  # last: tests/benchmarks/saves.py reads the others when this has changed
-            self._good, self._ended_well, self._good_at = step, True, self._clock()
+            self._good, self._ended_well, self._good_at = step, True, self.clock()
             self._damaged -= {step}
             place = self._store.uri(writer.folder)
             self._log(f"checkpoint=saved step={step} seconds={seconds:.2f} place={place}")
@@ -329,7 +328,7 @@ class Saver:
                 self._delete_surplus(writer)
         finally:
             if process is not None and process.is_dead:  # it did not remove its files
-                clear(self._scratch)
+                clear(self.scratch)
 
     def _delete_surplus(self, writer: Writer) -> None:
         # The next save tries again what fails.
@@ -342,7 +341,7 @@ class Saver:
 
     def _log_skipped(self, step: int) -> None:
         """Log that nothing was saved. If the running save takes too long, raise an alarm once."""
-        seconds = self._clock() - self._in_flight_since
+        seconds = self.clock() - self._in_flight_since
         if seconds <= SLOW_SECONDS:
             self._log(f"checkpoint=skipped step={step} reason=the one before is still being written")
         elif not self._is_slow_logged:
@@ -354,7 +353,7 @@ class Saver:
         self.counts.failed += 1
         facts = [] if step is None else [f"step={step}"]
         facts.append(f"failures={self.counts.failed}")
-        age = None if step is None else self._clock() - self._good_at
+        age = None if step is None else self.clock() - self._good_at
         self._alarm(reason, *facts, age=age)
         self._report_save(step or 0, "failed", self._save_blocked)
         self.report(Alarm, alarm="checkpoint", message="a checkpoint failed; the log says why")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -9,8 +11,10 @@ import torch.distributed as dist
 from torch import nn
 
 from trainer.checkpoint import state
+from trainer.checkpoint.layout import Manifest
 from trainer.checkpoint.load import Found, newest, read
 from trainer.checkpoint.save import Saver
+from trainer.config import Config
 from trainer.stores import Store
 from trainer.world import World
 
@@ -54,8 +58,34 @@ def are_tensors_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tenso
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def create_saver(store: Store, group: dist.ProcessGroup, **more: Any) -> Saver:
-    return Saver(store, group, **{"keep": 2, "data_digest": DIGEST, "device": torch.device("cpu"), **more})
+def create_saver(
+    store: Store,
+    group: dist.ProcessGroup,
+    *,
+    keep: int = 2,
+    local_size: int = 1,
+    found: Found | None = None,
+    scratch: Path | None = None,
+    **more: Any,
+) -> Saver:
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    trainer: Any = SimpleNamespace(
+        config=Config(checkpoint_keep=keep),
+        world=World(rank, size, 0, local_size, 1),
+        workload=SimpleNamespace(digest=DIGEST),
+        device=torch.device("cpu"),
+    )
+    saver = Saver(store, group, trainer, found=found, **more)
+    saver.scratch = scratch or saver.scratch
+    return saver
+
+
+def create_found(step: int, damaged: tuple[int, ...] = ()) -> Found:
+    """Return a loaded checkpoint, of which only the steps are known."""
+    manifest = Manifest(
+        step=step, position=0, world_size=1, data_digest=DIGEST, fingerprint={}, files={}, notes={}
+    )
+    return Found(manifest, Path(), damaged, is_copy=False)
 
 
 def load(

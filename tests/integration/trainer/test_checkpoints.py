@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -22,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.integration.trainer.checkpoints import (
     are_tensors_equal,
     copy_tensors,
+    create_found,
     create_optimizer,
     create_saver,
     create_trained_model,
@@ -374,7 +376,7 @@ def test_step_with_partial_files_is_written_again(store: Directory, group: dist.
     save_steps(store, group, [3])
     flip(data_file(store.path / "step-000000003"), 10)
     store.put("step-000000003/old-0-0.distcp", b"remains")
-    expected = save_steps(store, group, [3], damaged=[3])
+    expected = save_steps(store, group, [3], found=create_found(1, damaged=(3,)))
     step, model, optimizer = resume(store, group)
     assert step == 3
     assert are_tensors_equal(copy_tensors(model, optimizer), expected)
@@ -431,7 +433,8 @@ def test_save_that_hangs_raises_one_alarm(tmp_path: Path, group: dist.ProcessGro
     model, optimizer = create_trained_model(1)
     lines: list[str] = []
     now = [0.0]
-    saver = create_saver(store, group, last_good=0, log_line=lines.append, clock=lambda: now[0])
+    saver = create_saver(store, group, found=create_found(0), log_line=lines.append)
+    saver.clock = lambda: now[0]
     saver.save(state.gather(model, optimizer), 1, 16)
     for step, seconds in ((2, 600.0), (3, 601.0), (4, 900.0)):
         now[0] = seconds
@@ -472,10 +475,9 @@ def test_failed_save_raises_an_alarm_and_keeps_the_old_one(tmp_path: Path, group
     before = Directory(tmp_path).list()
     model, optimizer = create_trained_model(2)
     lines: list[str] = []
-    now = iter(range(0, 100_000, 10))
-    saver = create_saver(
-        Full(tmp_path), group, last_good=1, log_line=lines.append, clock=lambda: float(next(now))
-    )
+    now = itertools.count(1e9, 10.0)
+    saver = create_saver(Full(tmp_path), group, found=create_found(1), log_line=lines.append)
+    saver.clock = lambda: next(now)
     records = record_of(saver)
     saver.save(state.gather(model, optimizer), 2, 32)
     assert not saver.finish()
