@@ -112,11 +112,8 @@ def read(found: Found, model: nn.Module, optimizer: Optimizer, group: dist.Proce
     try:
         load(state, storage_reader=Reader(found.directory), process_group=group)
     except (Exception, CheckpointException) as error:
-        causes = [each for each, _ in getattr(error, "failures", {}).values()]
-        refused = any(isinstance(each, pickle.UnpicklingError) for each in causes)  # also after a restart
         raise TrainerError(
-            Exit.CONFIGURATION if refused else Exit.SAVE,
-            f"cannot read checkpoint {found.directory}: {one_line(error)}",
+            Exit.SAVE, f"cannot read checkpoint {found.directory}: {one_line(error)}"
         ) from error
 
 

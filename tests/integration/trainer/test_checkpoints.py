@@ -327,7 +327,7 @@ def test_table_of_contents_that_runs_code_is_refused(store: Directory, group: di
     assert found is not None
     with pytest.raises(TrainerError, match=r"a table of contents does not need posix\.mkdir") as caught:
         read(found, model, create_optimizer(model), group)
-    assert caught.value.code == Exit.CONFIGURATION
+    assert caught.value.code == Exit.SAVE
     assert not (store.path / "harm").exists()
 
 
