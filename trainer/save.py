@@ -62,10 +62,11 @@ def save(
     run_id: str,
     weights: Mapping[str, Tensor],
     metadata: Mapping[str, Any],
+    scratch: Path | None = None,
 ) -> str:
     """Write the model, its metadata and the pointer, in this order. Return the URI of the model.
 
-    The directory for temporary files needs room for the model.
+    `scratch` is a local directory with room for the model; by default the one for temporary files.
 
     Raises:
         TrainerError: It can't be written.
@@ -73,8 +74,8 @@ def save(
     store = destination(uri)
     path = f"{run_id}/{contract.MODEL_FILE}"
     try:
-        with os_errors("write the model to", "a temporary directory"):
-            made = folder(None, "model")
+        with os_errors("write the model to", scratch or "a temporary directory"):
+            made = folder(scratch, "model")
         try:
             file = made / contract.MODEL_FILE
             size, digest = _write(file, weights)
