@@ -11,11 +11,12 @@ from local.plugins.sdk import split_names
 
 T = TypeVar("T")
 
-# Error codes that mean "this does not exist" and do not end in NotFound.
+# Error codes that mean "this does not exist" and do not end in NotFound. A KMS key is in no valid state while it is
+# pending deletion.
 _GONE = split_names(
     "404 AWS.SimpleQueueService.NonExistentQueue BackupNotFound DataRepositoryAssociationNotFound "
-    "FileSystemNotFound NatGatewayNotFound NoSuchBucket NoSuchBucketPolicy NoSuchEntity NoSuchKey "
-    "NoSuchLifecycleConfiguration NoSuchPublicAccessBlockConfiguration InvalidPlacementGroup.Unknown "
+    "FileSystemNotFound KMSInvalidStateException NatGatewayNotFound NoSuchBucket NoSuchBucketPolicy NoSuchEntity "
+    "NoSuchKey NoSuchLifecycleConfiguration NoSuchPublicAccessBlockConfiguration InvalidPlacementGroup.Unknown "
     "OwnershipControlsNotFoundError QueueDoesNotExist ServerSideEncryptionConfigurationNotFoundError"
 )
 # Codes that mean "something that is being deleted still uses this". A retry can succeed.

@@ -142,7 +142,7 @@ def test_down_retained_data_names_delete_command(
     assert commands._down(home, "dev", keep_data=True) == 0
     assert (
         "stack dev is destroyed but for its data: bucket models; the local cloud stays up: "
-        "`.venv/bin/python -m local down` ends it, and this data with it\n"
+        f"`.venv/bin/python -m local --home {home.root} down` ends it, and this data with it\n"
     ) in capsys.readouterr().out
 
 
