@@ -222,7 +222,10 @@ def test_an_up_that_is_killed_is_taken_over_and_interrupted_in_order(place: Plac
     ended = command.end()
     assert "an earlier command was killed" in ended.output
     assert ended.code == 130
-    commands = (f"`make {target} STACK={STACK} CLOUD=local` {does}" for target, does in GOES_ON)
+    commands = (
+        f"`TRAINYARD_HOME={place.home.root} make {target} STACK={STACK} CLOUD=local` {does}"
+        for target, does in GOES_ON
+    )
     assert ", ".join(commands) in ended.output
     assert "Traceback" not in ended.output
 
