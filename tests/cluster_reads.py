@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -55,21 +56,14 @@ def read(kubeconfig: Path, *arguments: str, context: str | None = None) -> Any:
 
 
 def read_logs(kubeconfig: Path, *pods: str, namespace: str) -> str:
-    """Return what pods wrote until now, each with its first container. "" of pods without a log.
-
-    Raises:
-        ReadError: A pod does not exist, or the API server did not answer.
-    """
+    """Return what pods wrote until now, each with its first container. A pod that has not started yet adds nothing."""
     client = _client(kubeconfig, kubeconfig.read_text(), None)
     texts = []
     for pod in pods:
-        found = read(kubeconfig, "pod", pod, "-n", namespace)
-        path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
-        try:
-            texts.append(client.read_text(path, {"container": found["spec"]["containers"][0]["name"]}))
-        except (ApiError, ApiUnavailable):
-            # Its container has not started.
-            continue
+        with suppress(ReadError, ApiError, ApiUnavailable):
+            found = read(kubeconfig, "pod", pod, "-n", namespace)
+            query = {"container": found["spec"]["containers"][0]["name"]}
+            texts.append(client.read_text(f"/api/v1/namespaces/{namespace}/pods/{pod}/log", query))
     return "".join(texts)
 
 
