@@ -128,7 +128,7 @@ BAD = [
     ),
     ((*SUBMIT, "--kubeconfig", "/none", "python train.py"), 78, "/none"),
     ((*SUBMIT, "--workspace", "none", "python train.py"), 65, "workspace: none does not exist"),
-    ((*SUBMIT, "--workspace", "empty", "python train.py"), 65, "has no files to send"),
+    ((*SUBMIT, "--workspace", "empty", "python -m train"), 65, "has no files to send"),
     (("status", "nobody"), 66, "job nobody: is not in namespace"),
 ]
 
