@@ -73,9 +73,10 @@ class Asynchronous:
     def __init__(self, work: Work, place: Path, kind: str) -> None:
         self._work = work
         meeting = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        size = dist.get_world_size()
         trainer: Any = SimpleNamespace(
             config=Config(checkpoint_keep=1),
-            world=World.read(os.environ),
+            world=World(dist.get_rank(), size, 0, size, 1),
             workload=SimpleNamespace(digest="0" * 64),
             device=torch.device("cpu"),
         )
