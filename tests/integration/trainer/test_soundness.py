@@ -15,7 +15,7 @@ from tests.integration.trainer.conftest import Start
 from trainer.contract import Exit
 from trainer.optimizer import Recipe
 from trainer.parallel import FP16, FP32, Precision
-from trainer.trainer import DivergedError, Trainer, are_finite
+from trainer.trainer import DivergedError, Reached, Trainer, are_finite
 
 pytestmark = pytest.mark.trainer
 NAN, INF = math.nan, math.inf
@@ -25,7 +25,8 @@ def diverges(precision: Precision, *losses: float) -> list[bool]:
     """Return for each of successive losses whether the trainer refuses it."""
     trainer = Trainer.__new__(Trainer)
     recipe = Recipe(learning_rate=1, betas=(0, 0), weight_decay=0, gradient_clip=0, warmup_steps=0)
-    trainer.precision, trainer.recipe, trainer.step, trainer._bad_losses = precision, recipe, 1, 0
+    trainer.precision, trainer.recipe, trainer._bad_losses = precision, recipe, 0
+    trainer.reached = Reached(1, 0)
     found = []
     for loss in losses:
         try:
