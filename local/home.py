@@ -151,12 +151,12 @@ class Home:
 
 
 def _is_default(home: Home) -> bool:
-    """Return whether commands find this home without being told."""
+    """Return whether commands use this home by default."""
     return home.root == OWN == Home().root
 
 
 def program_command(home: Home, words: str) -> str:
-    """Return a command of `user_program` for messages, which works on this home as it is typed."""
+    """Return a command of `user_program` for messages. It names this home if it is not the default."""
     place = "" if _is_default(home) else f"TRAINYARD_HOME={shlex.quote(str(home.root))} "
     return f"{place}{user_program()} {words}"
 

@@ -75,23 +75,22 @@ def _client(kubeconfig: Path, content: str, context: str | None) -> Client:
 
 def _resource(client: Client, name: str) -> tuple[str, dict[str, Any]]:
     """Find a kind as kubectl does: in the core group first, by its plural, singular or short name."""
-    known = _known(client)
-    if name not in known:
-        _known.cache_clear()
-        known = _known(client)
-    if name not in known:
+    if name not in _resources_by_name(client):
+        _resources_by_name.cache_clear()
+    found = _resources_by_name(client).get(name)
+    if found is None:
         raise ReadError(f"the API server has no kind {name!r}")
-    return known[name]
+    return found
 
 
 @cache
-def _known(client: Client) -> dict[str, tuple[str, dict[str, Any]]]:
+def _resources_by_name(client: Client) -> dict[str, tuple[str, dict[str, Any]]]:
     groups = client.request("GET", "/apis")["groups"]
-    known: dict[str, tuple[str, dict[str, Any]]] = {}
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
     for path in ["/api/v1", *(f"/apis/{each['preferredVersion']['groupVersion']}" for each in groups)]:
         for resource in client.request("GET", path)["resources"]:
             if "/" in resource["name"]:
                 continue
             for name in (resource["name"], resource["singularName"], *resource.get("shortNames", [])):
-                known.setdefault(name, (path, resource))
-    return known
+                found.setdefault(name, (path, resource))
+    return found

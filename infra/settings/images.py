@@ -218,8 +218,8 @@ def check_sources(section: Section[Sources]) -> Sources:
         ("kubeflowTrainer", values.kubeflow_trainer, "crds/kustomization.yaml"),
         ("jobset", values.jobset, "kustomization.yaml"),
     ):
-        is_file_enough = key in ("trainingOperator", "jobset")
-        _check_directory(section, key, source, file, or_file=is_file_enough)
+        # The objects of Kubeflow Trainer come from several kustomizations.
+        _check_directory(section, key, source, file, or_file=key != "kubeflowTrainer")
     return values
 
 

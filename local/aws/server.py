@@ -171,24 +171,25 @@ def _put_faults(request: Request) -> Response:
 
 def _get_products(request: Request) -> Response:
     """Answer GetProducts, which moto lacks. It is authorized like any other call."""
-    kind = "application/x-amz-json-1.1"
     try:
         who = authorise.caller("pricing", request.headers, parse_qs(request.query_string.decode()))
         authorise.check(who, "pricing", [Permission("pricing:GetProducts", "*")])
         answer = prices.get_products(json.loads(request.get_data()), "us-east-1")
     except authorise.Refused as refused:
-        return Response(
-            json.dumps({"__type": refused.code, "message": refused.message}),
-            refused.status,
-            content_type=kind,
-        )
-    except (ValueError, ApiError) as error:
-        code, message = (
-            getattr(error, "code", "InvalidParameterException"),
-            getattr(error, "message", str(error)),
-        )
-        return Response(json.dumps({"__type": code, "message": message}), 400, content_type=kind)
-    return Response(json.dumps(answer), content_type=kind)
+        return _pricing_response(_error_body(refused.code, refused.message), refused.status)
+    except ApiError as error:
+        return _pricing_response(_error_body(error.code, error.message), 400)
+    except ValueError as error:
+        return _pricing_response(_error_body("InvalidParameterException", str(error)), 400)
+    return _pricing_response(answer)
+
+
+def _error_body(code: str, message: str) -> dict[str, Any]:
+    return {"__type": code, "message": message}
+
+
+def _pricing_response(body: dict[str, Any], status: int = 200) -> Response:
+    return Response(json.dumps(body), status, content_type="application/x-amz-json-1.1")
 
 
 def serve(home_directory: str, port: int) -> None:

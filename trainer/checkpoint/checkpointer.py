@@ -150,9 +150,8 @@ class Checkpointer:
                 if key not in self._buffers:
                     self._buffers[key] = torch.empty_like(buffer, memory_format=torch.contiguous_format)
                 state[key] = self._buffers[key].copy_(buffer)
-                dist.broadcast(
-                    state[key].flatten().view(torch.uint8), src=0
-                )  # gloo does not support all dtypes
+                # As bytes, since gloo does not support all dtypes.
+                dist.broadcast(state[key].flatten().view(torch.uint8), src=0)
         return state
 
     def _log_hanging(self) -> None:

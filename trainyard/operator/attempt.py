@@ -408,7 +408,7 @@ def _describe_remaining(
 
 
 def _late_pod_after(pods: Iterable[Worker], now: float) -> float | None:
-    """Return the seconds until a pod that is being deleted is late; 0 if one is, None if none is being deleted."""
+    """Return the seconds until the first pod with a deletion timestamp is late, at least 0. None without such a pod."""
     ends = [parse_time(each.item["metadata"].get("deletionTimestamp")) for each in pods if each.deleting]
     first = min((each for each in ends if each is not None), default=None)
     return None if first is None else max(0.0, first + LATE_SECONDS - now)

@@ -121,7 +121,8 @@ def test_a_destroy_refuses_at_once_in_one_line_and_changes_nothing(stack: Protec
     log, line = answer.output.splitlines()
     assert log.startswith("log: ")
     assert line.startswith(f"error: stack {STACK} protects its data: bucket {CLUSTER}-models-")
-    assert f" make down STACK={STACK} CLOUD=local KEEP_DATA=1`" in line
+    home = stack.made.home.root
+    assert f"`TRAINYARD_HOME={home} make down STACK={STACK} CLOUD=local KEEP_DATA=1`" in line
     # The bare engine, which looks at all before it begins.
     with pytest.raises(EngineError):
         stack.engine.run("destroy", "--yes")
