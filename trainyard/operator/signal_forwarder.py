@@ -52,7 +52,7 @@ END {
 # a signal interrupts is repeated. It returns 127 for a child whose exit code it has returned before.
 # Kubernetes counts a pod that exits with 0 as succeeded, also a deleted one. That may complete a Job, and an elastic
 # Job then deletes its running workers. A command that exits with 0 after the signal has saved, but has not finished.
-# bash 5.2 rarely returns 255 from a `wait` after a signal, if its own handler has already collected the child.
+# An interrupted `wait` returns 143, but rarely 255 in bash 5.2, which then has lost the exit code of the child.
 #
 # If TORCHRUN_LOG names a file, the command's output is also copied there. The sidecar archives it
 # (trainyard/workspace/logs.py).
@@ -114,11 +114,12 @@ child=$!
 while interrupted=; do
   before=$signaled
   wait "$child" 2>/dev/null; now=$?
+  case $interrupted:$now in 1:255) now=143 ;; esac
   [ "$now" = 127 ] || { code=$now; after=$before; }
   [ "$interrupted" ] || break
 done
 while [ "$signaled" ] && kill -0 "-$child" 2>/dev/null; do sleep 1; done
-case $after:$code in 1:0 | 1:137 | 1:255) code=143 ;; esac
+case $after:$code in 1:0 | 1:137) code=143 ;; esac
 if [ "$copier" ]; then
   (sleep 5; kill -KILL "$copier") >/dev/null 2>&1 &
   timer=$!
@@ -137,7 +138,7 @@ exit "$code"
 def wrap_command(words: Iterable[str], message_path: str = MESSAGE_PATH) -> list[str]:
     """Return the command of a container that runs `words` and ends with their exit code.
 
-    After SIGTERM, the exit codes 0, 137 (SIGKILL) and 255 become 143 (SIGTERM).
+    After SIGTERM, the exit codes 0 and 137 (SIGKILL) become 143 (SIGTERM).
 
     Args:
         words: The command.
