@@ -1,4 +1,4 @@
-"""Record and summarise the durations of tests and set-ups.
+"""Record and summarise the durations of tests and set-ups, and the failures.
 
 A pytest run with `TRAINYARD_DURATIONS=FILE` appends one line of JSON per test to FILE. `make test` prints `summary()`
 at its end; `python -m tests.durations` writes the table of docs/development/testing.md.
@@ -22,8 +22,10 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORDED = ROOT / ".test-durations"
 PAGE = ROOT / "docs" / "development" / "testing.md"
 TABLE_BEGINS = "<!-- durations: written by `python -m tests.durations` -->"
-SLOWEST = 10
+SLOWEST = 5
 PHASES = ("setup", "call", "teardown")
+# The most characters of an error that the summary shows.
+FAILURE_LENGTH = 150
 # The least seconds of a test in the page's second table.
 LISTED_SECONDS = 2.0
 
@@ -36,6 +38,8 @@ class Duration:
     setup: float = 0.0
     call: float = 0.0
     teardown: float = 0.0
+    failure: str = ""
+    """The first line of the test's error; empty if it passed."""
 
     @property
     def file(self) -> str:
@@ -54,15 +58,34 @@ class Recorder:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seconds: dict[str, dict[str, float]] = {}
+        self._failures: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Store the duration of a phase; the report of a crashed worker has none."""
+        """Store the duration of a phase and its failure; the report of a crashed worker has no phase."""
+        seconds = self._seconds.setdefault(report.nodeid, {})
         if report.when in PHASES:
-            self._seconds.setdefault(report.nodeid, {})[report.when] = report.duration
+            seconds[report.when] = report.duration
+        self._store_failure(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Store why a file could not be collected."""
+        if report.failed:
+            self._seconds.setdefault(report.nodeid, {})
+        self._store_failure(report)
+
+    def _store_failure(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            lines = (crash.message if crash else report.longreprtext).strip().splitlines() or ["no message"]
+            # The first line of a test's error says most; the last line of an import error.
+            self._failures.setdefault(report.nodeid, lines[0 if crash else -1])
 
     def pytest_sessionfinish(self) -> None:
         """Append all durations to the file, in one write: several runs may end at the same time."""
-        lines = (json.dumps({"test": test, **seconds}) + "\n" for test, seconds in self._seconds.items())
+        lines = (
+            json.dumps({"test": test, **seconds, "failure": self._failures.get(test, "")}) + "\n"
+            for test, seconds in self._seconds.items()
+        )
         with self._path.open("ab", buffering=0) as sink:
             sink.write("".join(lines).encode())
 
@@ -81,12 +104,15 @@ def read(path: Path) -> list[Duration]:
 
 
 def summary(durations: Sequence[Duration], tiers: Sequence[Figure | Note]) -> list[str]:
-    """Return the slowest tests, the slowest set-ups, and each tier against its budget, as lines."""
+    """Return the slowest tests and set-ups, each tier against its budget, and the failed tests, as lines."""
     lines = ["slowest tests (without their set-up)"]
     lines += [f"{each.call:8.1f} s  {each.test}" for each in _largest(durations, "call")]
     lines += ["slowest set-ups"]
     lines += [f"{each.setup:8.1f} s  {each.test}" for each in _largest(durations, "setup")]
     lines += ["tiers", *(f"  {tier}" for tier in tiers)]
+    failed = [each for each in durations if each.failure]
+    if failed:
+        lines += ["failed tests", *(f"  {each.test}: {each.failure[:FAILURE_LENGTH]}" for each in failed)]
     return lines
 
 

@@ -1,6 +1,6 @@
 """Run the test tiers in order and report their durations: `python -m tests.suite [TIER ...]`, by default all tiers.
 
-The run stops at the first failed tier, and still prints the durations.
+The run stops at the first failed tier, and still prints the durations and the failed tests.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from pathlib import Path
 
 from tests.benchmarks.figures import Figure, Note
 from tests.durations import FILE, RECORDED, ROOT, read, summary
+
+Command = tuple[str, ...]
 
 PROGRAMS = Path(sys.executable).parent
 PYTHON = (sys.executable, "-m")
@@ -56,7 +58,7 @@ class Tier:
     """Commands, and their budget in seconds on two quiet cores; None for no budget."""
 
     name: str
-    commands: tuple[tuple[str, ...], ...]
+    commands: tuple[Command, ...]
     budget: float | None
     at_once: bool = False
     """Whether the commands run at the same time. By default, they run in order."""
@@ -105,21 +107,21 @@ TIERS = (
 )  # fmt: skip
 
 
-def run(tier: Tier, environment: dict[str, str]) -> int:
-    """Run the tier's commands, in order only until one fails; return the first exit code that is not 0."""
+def run(tier: Tier, environment: dict[str, str]) -> dict[Command, int]:
+    """Run the tier's commands, in order only until one fails; return the failed ones and their exit codes."""
     if tier.at_once:
         return run_at_once(tier.commands, environment)
     for command in tier.commands:
         code = subprocess.run(command, cwd=ROOT, env=environment).returncode
         if code != 0:
-            return code
-    return 0
+            return {command: code}
+    return {}
 
 
-def run_at_once(commands: Sequence[tuple[str, ...]], environment: dict[str, str]) -> int:
+def run_at_once(commands: Sequence[Command], environment: dict[str, str]) -> dict[Command, int]:
     """Run the commands at the same time, and print the output of each when it ends."""
 
-    def output(command: tuple[str, ...]) -> tuple[int, str]:
+    def output(command: Command) -> tuple[int, str]:
         answer = subprocess.run(
             command,
             cwd=ROOT,
@@ -131,13 +133,15 @@ def run_at_once(commands: Sequence[tuple[str, ...]], environment: dict[str, str]
         )
         return answer.returncode, answer.stdout
 
-    codes = []
+    failed = {}
     with ThreadPoolExecutor(max_workers=len(commands)) as threads:
-        for done in as_completed([threads.submit(output, command) for command in commands]):
+        runs = {threads.submit(output, command): command for command in commands}
+        for done in as_completed(runs):
             code, text = done.result()
             print(text, end="", flush=True)
-            codes.append(code)
-    return next((code for code in codes if code != 0), 0)
+            if code != 0:
+                failed[runs[done]] = code
+    return failed
 
 
 def main(names: list[str]) -> int:
@@ -153,21 +157,24 @@ def main(names: list[str]) -> int:
     # Always write byte code: to compile the tests again takes each worker ten seconds.
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "", FILE: str(recorded)}
     times: list[Figure | Note] = []
-    code = 0
+    failed: dict[Command, int] = {}
     for tier in TIERS:
         if names and tier.name not in names:
             continue
         started = time.monotonic()
-        code = run(tier, environment)
+        failed = run(tier, environment)
         seconds = time.monotonic() - started
         if tier.budget is None:
             times.append(Note(name=tier.name, text=f"{seconds:8.1f} s    no budget"))
         else:
             times.append(Figure(name=tier.name, value=seconds, limit=tier.budget, unit="s"))
-        if code != 0:
+        if failed:
             break
-    print("\n".join(["", *summary(read(recorded), times)]), flush=True)
-    return code
+    lines = ["", *summary(read(recorded), times)]
+    # The last lines, since a log of a run is often cut to its end.
+    lines += [f"exit code {code}: {' '.join(command)[:150]}" for command, code in failed.items()]
+    print("\n".join(lines), flush=True)
+    return next(iter(failed.values()), 0)
 
 
 if __name__ == "__main__":

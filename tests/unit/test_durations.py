@@ -23,6 +23,7 @@ def slow():
 
 def test_a(slow): pass
 def test_b(): time.sleep(0.1)
+def test_c(): assert 1 == 2, "not equal"
 """
 
 
@@ -38,12 +39,25 @@ def test_run_with_workers_records_each_test_once(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-n", "2", str(tmp_path)]
     environment = {durations.FILE: str(recorded), "PATH": "/usr/bin:/bin"}
     answer = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert answer.returncode == 1, answer.stdout + answer.stderr
     found = {each.test: each for each in durations.read(recorded)}
-    assert set(found) == {"test_sample.py::test_a", "test_sample.py::test_b"}
+    assert set(found) == {f"test_sample.py::test_{name}" for name in "abc"}
     assert found["test_sample.py::test_a"].setup >= 0.2
     assert found["test_sample.py::test_b"].call >= 0.1
     assert found["test_sample.py::test_b"].setup < 0.1
+    assert found["test_sample.py::test_b"].failure == ""
+    assert "not equal" in found["test_sample.py::test_c"].failure
+    assert durations.summary(list(found.values()), [])[-2] == "failed tests"
+
+
+def test_file_that_fails_to_import_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "test_sample.py").write_text("import absent_module\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]")
+    recorder = durations.Recorder(tmp_path / "durations")
+    pytest.main(["-q", "-p", "no:randomly", str(tmp_path)], plugins=[recorder])
+    (failure,) = durations.read(tmp_path / "durations")
+    assert failure.test == "test_sample.py"
+    assert "absent_module" in failure.failure
 
 
 def test_summary_names_slowest_tests_and_missed_budgets() -> None:
@@ -53,11 +67,11 @@ def test_summary_names_slowest_tests_and_missed_budgets() -> None:
     begins = [
         lines.index(title) for title in ("slowest tests (without their set-up)", "slowest set-ups", "tiers")
     ]
-    assert begins == [0, 11, 22]
+    assert begins == [0, 6, 12]
     assert [line.rsplit("_", 1)[1] for line in lines[1:3]] == ["19", "18"]
-    assert [line.rsplit("_", 1)[1] for line in lines[12:14]] == ["0", "1"]
-    assert lines[23].split() == ["check", "61.0", "s", "limit", "60", "s", "MISSED"]
-    assert lines[24].endswith("900.0 s")
+    assert [line.rsplit("_", 1)[1] for line in lines[7:9]] == ["0", "1"]
+    assert lines[13].split() == ["check", "61.0", "s", "limit", "60", "s", "MISSED"]
+    assert lines[14].endswith("900.0 s")
 
 
 def test_table_has_each_file_once_and_its_slow_tests() -> None:
@@ -85,13 +99,14 @@ def test_suite_after_a_failure_stops_and_shows_its_tiers(
     monkeypatch.setattr(suite, "TIERS", (tier("one", 0), tier("two", 3), tier("three", 0)))
     monkeypatch.setattr(suite, "RECORDED", tmp_path / "durations")
     assert suite.main([]) == 3
-    shown = [line.split()[0] for line in capsys.readouterr().out.partition("tiers\n")[2].splitlines()]
-    assert shown == ["one", "two"]
+    *shown, last = capsys.readouterr().out.partition("tiers\n")[2].splitlines()
+    assert [line.split()[0] for line in shown] == ["one", "two"]
+    assert last == f"exit code 3: {sys.executable} -c exit(3)"
 
 
 def test_commands_at_once_all_run_and_show_their_output(capsys: pytest.CaptureFixture[str]) -> None:
     codes = ("print('first'); exit(3)", "print('second')")
     commands = tuple((sys.executable, "-c", code) for code in codes)
     tier = suite.Tier(name="one", commands=commands, budget=60, at_once=True)
-    assert suite.run(tier, {}) == 3
+    assert suite.run(tier, {}) == {commands[0]: 3}
     assert sorted(capsys.readouterr().out.split()) == ["first", "second"]
