@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -26,9 +26,6 @@ from trainer.parallel import FP32, Precision, accumulating, distribute
 from trainer.shutdown import Stop
 from trainer.workloads import Workload
 from trainer.world import World
-
-if TYPE_CHECKING:  # this import takes one or two seconds
-    from trainer.checkpoint.checkpointer import Checkpointer
 
 # Units per forward pass and process in an evaluation. It limits the memory, and does not change the result.
 EVALUATION_UNITS = 4096
@@ -105,6 +102,14 @@ class Observer:
 
     def evaluated(self, trainer: Trainer, result: EvaluationResult) -> None:
         """Run after each evaluation: after each epoch or every `evaluate_every` steps, and at the end."""
+
+
+class Checkpointer(Protocol):
+    """Saves checkpoints in the loop. Each method returns the seconds that it waited."""
+
+    def wait_for_copy(self) -> float: ...
+
+    def save_if_due(self) -> float: ...
 
 
 class Trainer:

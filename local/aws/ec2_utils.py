@@ -1,10 +1,11 @@
-"""Shared by the EC2 APIs that moto lacks: tables in moto's backends; tags, filters and pages of a request."""
+"""Shared by our EC2 APIs: running instances and own tables of moto's backends; tags, filters and pages of a request."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from local.aws import faults
 from local.aws.errors import ApiError
 from local.aws.pages import page
 from local.aws.policy import like
@@ -16,6 +17,25 @@ def table(backend: Any, name: str) -> dict[Any, Any]:
     """Return a table of our own in a backend. moto's `reset` drops it with the rest of the backend's state."""
     found: dict[Any, Any] = backend.__dict__.setdefault(f"trainyard_{name}", {})
     return found
+
+
+def capacity_type(instance: Any) -> str:
+    """Return the capacity type in Karpenter's terms: on-demand, spot or reserved."""
+    if getattr(instance, "capacity_reservation_id", None):
+        return "reserved"
+    return "spot" if instance.lifecycle == "spot" else "on-demand"
+
+
+def running(backend: Any) -> Iterator[Any]:
+    """Return the instances that use capacity."""
+    return (i for i in backend.all_instances() if i.state in ("pending", "running", "stopping"))
+
+
+def count_running(backend: Any, fault: faults.Fault) -> int:
+    """Return how many running instances a rule applies to."""
+    return sum(
+        fault.matches(i.instance_type, i.placement.zone or "", capacity_type(i)) for i in running(backend)
+    )
 
 
 def requested_tags(specifications: Iterable[Document] | None) -> dict[str, dict[str, str]]:

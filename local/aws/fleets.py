@@ -6,7 +6,6 @@ instances as there are, and `Errors` lists what could not be launched.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -17,31 +16,13 @@ from moto.ec2.responses.fleets import Fleets
 from moto.ec2.utils import random_fleet_id
 
 from local.aws import capacity_blocks, faults, placement_groups, prices, reservations
+from local.aws.ec2_utils import count_running
 from local.aws.errors import ApiError
 
 CAPACITY_DEFAULT = "on-demand"
 
 Error = tuple[str, str]
 """Code and message."""
-
-
-def capacity_type(instance: Any) -> str:
-    """Return the capacity type in Karpenter's terms: on-demand, spot or reserved."""
-    if getattr(instance, "capacity_reservation_id", None):
-        return "reserved"
-    return "spot" if instance.lifecycle == "spot" else "on-demand"
-
-
-def running(backend: Any) -> Iterator[Any]:
-    """Return the instances that use capacity."""
-    return (i for i in backend.all_instances() if i.state in ("pending", "running", "stopping"))
-
-
-def count_running(backend: Any, fault: faults.Fault) -> int:
-    """Return how many running instances a rule applies to."""
-    return sum(
-        fault.matches(i.instance_type, i.placement.zone or "", capacity_type(i)) for i in running(backend)
-    )
 
 
 def _template_data(backend: Any, specification: dict[str, Any]) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from moto.iam.models import iam_backends
 
 from local.aws import events, faults, prices
 from local.aws.account import ACCOUNT_ID, PARTITION
+from local.aws.ec2_utils import capacity_type
 from local.aws.eks.addons import AGENT, dcgm_tolerations
 from local.aws.eks.store import Cluster, store
-from local.aws.fleets import capacity_type
 
 # Changes of tags cause no event. A waiting client sees them after this time.
 POLL_SECONDS = 1.0

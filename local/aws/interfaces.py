@@ -15,8 +15,8 @@ from moto.ec2.models.instances import Instance
 from moto.ec2.responses.elastic_network_interfaces import ElasticNetworkInterfaces
 
 from local.aws import faults
+from local.aws.ec2_utils import capacity_type
 from local.aws.errors import ApiError
-from local.aws.fleets import capacity_type
 
 CLUSTER_TAGS = ("eks:eks-cluster-name", "eks:cluster-name")
 

@@ -14,7 +14,7 @@ from moto.ec2.models import ec2_backends
 
 from local.aws import events
 from local.aws.account import ACCOUNT_ID
-from local.aws.fleets import capacity_type
+from local.aws.ec2_utils import capacity_type
 
 NOTICE_SECONDS = 120.0
 

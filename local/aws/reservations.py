@@ -13,7 +13,7 @@ from moto.ec2.responses import EC2Response
 
 from local.aws import faults, placement_groups
 from local.aws.account import ACCOUNT_ID
-from local.aws.ec2_utils import ec2_page, matches, requested_tags, table, tag_list
+from local.aws.ec2_utils import count_running, ec2_page, matches, requested_tags, table, tag_list
 from local.aws.errors import ApiError
 
 MAXIMUM_INSTANCES = 1000
@@ -152,7 +152,6 @@ def _check_capacity(backend: Any, kind: str, zone: str, count: int) -> None:
     Raises:
         ApiError: The code and message of the plan.
     """
-    from local.aws.fleets import count_running  # it imports this module
 
     def taken(fault: faults.Fault) -> int:
         return count_running(backend, fault) + sum(
