@@ -42,7 +42,7 @@ def export(stack: str, environment: Mapping[str, str] = os.environ) -> dict[str,
     """
     if shutil.which("pulumi", path=environment.get("PATH")) is None:
         raise StateError("the pulumi CLI is not on PATH")
-    if not _is_logged_in(environment):
+    if not is_logged_in(environment):
         raise StateError("pulumi is not logged in. Run `pulumi login`")
     command = ["pulumi", "stack", "export", "--stack", stack, "--non-interactive"]
     answer = subprocess.run(
@@ -63,7 +63,7 @@ def _deployment(document: Mapping[str, Any]) -> dict[str, Any]:
     return dict(found)
 
 
-def _is_logged_in(environment: Mapping[str, str]) -> bool:
+def is_logged_in(environment: Mapping[str, str]) -> bool:
     """Return whether `pulumi` has a backend. Without one it would prompt, and create its home directory.
 
     Source of the paths: github.com/pulumi/pulumi/sdk/v3@v3.250.0, go/common/workspace/creds.go.

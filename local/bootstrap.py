@@ -81,7 +81,7 @@ def waited_for(step: str, process: subprocess.Popen[bytes]) -> int:
         try:
             return process.wait(timeout=QUIET_SECONDS)
         except subprocess.TimeoutExpired:
-            print(f"python environment: {step}, {time.monotonic() - started:.0f} s", flush=True)
+            print(f"python environment: still {step}, {time.monotonic() - started:.0f} s", flush=True)
 
 
 def preparing_seconds(output: str) -> float:
@@ -111,7 +111,7 @@ def install() -> None:
         if STAMP.read_text().split()[1:] != [version]:
             shutil.rmtree(VENV)
     started, before = time.monotonic(), received_bytes()
-    print("python environment: installing what requirements.lock names, a minute or more ...", flush=True)
+    print("python environment: installing the packages of requirements.lock, a minute or more ...", flush=True)
     (ROOT / ".venv.log").unlink(missing_ok=True)
     python = VENV / "bin" / "python"
     # `venv` installs pip last. An environment without pip was interrupted, and nothing can be installed in
@@ -142,7 +142,7 @@ def install() -> None:
     # `make bench-local` reads the second half of this line, and of the tools' line.
     print(
         f"python environment: installed in {installing:.0f} s; "
-        f"downloads apart: {megabytes:.0f} MB in {downloading:.0f} s",
+        f"downloads: {megabytes:.0f} MB in {downloading:.0f} s",
         flush=True,
     )
 

@@ -193,7 +193,7 @@ def _summarise(built: list[Built]) -> None:
     count = sum(each.tools for each in built)
     fetched = sum(each.downloaded for each in built)
     and_fetched = f", {fetched} downloaded" if fetched else ""
-    downloads = f"downloads apart: {megabytes:.0f} MB in {downloading:.0f} s"
+    downloads = f"downloads: {megabytes:.0f} MB in {downloading:.0f} s"
     sys.stdout.write(f"tools: {count} built in {building:.0f} s{and_fetched}; {downloads}\n")
     sys.stdout.flush()
 

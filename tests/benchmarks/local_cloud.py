@@ -43,7 +43,7 @@ DEPLOY = [sys.executable, "-m", "trainyard.cli"]
 IDLE_AFTER_SECONDS = 60
 IDLE_WINDOW_SECONDS = 120
 # Printed by local/bootstrap.py (Python packages) and local/tools (Go modules).
-DOWNLOADS = re.compile(r"downloads apart: \d+ MB in (\d+) s")
+DOWNLOADS = re.compile(r"downloads: \d+ MB in (\d+) s")
 
 
 def timed(command: list[str], environment: dict[str, str], directory: Path = ROOT) -> tuple[float, str]:

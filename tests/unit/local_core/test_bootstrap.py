@@ -109,7 +109,7 @@ def test_downloads_are_reported_as_the_benchmark_reads_them(
     bootstrap.main()
     assert steps
     said = capsys.readouterr().out.splitlines()[-1]
-    assert said == "python environment: installed in 35 s; downloads apart: 2000 MB in 65 s"
+    assert said == "python environment: installed in 35 s; downloads: 2000 MB in 65 s"
     assert DOWNLOADS.findall(said) == ["65"]
 
 
@@ -136,7 +136,7 @@ def test_a_step_that_takes_long_says_that_it_goes_on(
     assert bootstrap.run("installing x", ["sh", "-c", "sleep 0.1; echo done"]) == "done\n"
     said = capsys.readouterr().out.splitlines()
     assert said
-    assert set(said) <= {f"python environment: installing x, {seconds} s" for seconds in (0, 1)}
+    assert set(said) <= {f"python environment: still installing x, {seconds} s" for seconds in (0, 1)}
 
 
 @pytest.mark.parametrize(

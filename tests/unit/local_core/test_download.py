@@ -116,7 +116,7 @@ def test_published_tool_is_downloaded_once_and_not_built(
     assert all(os.access(machine.home.bin / name, os.X_OK) for name in places)
     assert sorted(each.name for each in places["sample"].parent.iterdir()) == sorted(PROGRAMS)
     assert machine.called() == []
-    assert "tools: 0 built in 0 s, 1 downloaded; downloads apart: 0 MB in " in capsys.readouterr().out
+    assert "tools: 0 built in 0 s, 1 downloaded; downloads: 0 MB in " in capsys.readouterr().out
     assert list((machine.cache / "build").iterdir()) == []
     before = list(mirror.requests)
     assert set(before) == {"/example.org/v1.2.3/sample-linux.tar.gz"}
