@@ -208,7 +208,7 @@ def _own_size(spec: JobSpec) -> Size | None:
         nodes = minimum = spec.num_nodes or 1
     else:
         return None
-    return Size(nodes=nodes, gpus=spec.num_gpus // nodes, least=minimum)
+    return Size(nodes=nodes, gpus=spec.num_gpus // nodes, minimum=minimum)
 
 
 def _describe_decision(spec: JobSpec, found: Detection) -> str:

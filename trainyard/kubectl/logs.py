@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from launcher.observe import PATIENCE_SECONDS, pending_reason
-from trainyard.k8s.client import READ_SECONDS, ApiError, ApiUnavailable
+from trainyard.k8s.client import READ_SECONDS, RETRIED_STATUS, ApiError, ApiUnavailable
 from trainyard.k8s.informer import Informer, ListWatch
 from trainyard.kubectl.cluster import Cluster, explained
 from trainyard.kubectl.output import (
@@ -68,13 +68,13 @@ _NO_LOG, _GONE = 400, 404
 
 @dataclass(frozen=True)
 class Selection:
-    """The requested logs: of one node (None: node 0, or the one that failed first), or of all nodes (`every`).
+    """The requested logs: of one node (None: node 0, or the one that failed first), or of all nodes (`all_nodes`).
 
     Without `attempt`, of the last one. With `tail`, only this number of lines from the end.
     """
 
     node_rank: int | None = None
-    every: bool = False
+    all_nodes: bool = False
     attempt: int | None = None
     tail: int | None = None
 
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace, cluster: Cluster) -> int:
         attempt = int(job.get("status", {}).get("attempt") or 0) - 1
         if attempt < 0:
             raise PluginError(USAGE, f"--previous: job {name} has had one attempt. Leave it out.")
-    selection = Selection(options.node_rank, every=options.all, attempt=attempt, tail=options.tail)
+    selection = Selection(options.node_rank, all_nodes=options.all, attempt=attempt, tail=options.tail)
     if options.follow:
         return follow(cluster, job, selection)
     show_log(cluster, job, selection)
@@ -104,9 +104,9 @@ def show_log(cluster: Cluster, job: JsonObject, selection: Selection) -> None:
     the first failed worker.
     """
     pods = newest_pods(cluster.workers(job), selection.attempt)
-    node_rank, every, problem = selection.node_rank, selection.every, None
-    shown = {node: pod for node, pod in pods.items() if every or node == (node_rank or 0)}
-    if every and shown:
+    node_rank, all_nodes, problem = selection.node_rank, selection.all_nodes, None
+    shown = {node: pod for node, pod in pods.items() if all_nodes or node == (node_rank or 0)}
+    if all_nodes and shown:
         _show_missing(cluster, job, shown, selection)
     if not shown:
         try:
@@ -114,7 +114,7 @@ def show_log(cluster: Cluster, job: JsonObject, selection: Selection) -> None:
                 return
         except PluginError as error:
             problem = error
-        if node_rank is None and not every and not problem:
+        if node_rank is None and not all_nodes and not problem:
             shown = _first_failed(job, pods)
     if not shown:
         if not _show_log_tail(job, selection):
@@ -141,11 +141,19 @@ def _show_pod(cluster: Cluster, job: JsonObject, pod: JsonObject, selection: Sel
     if problem:
         say(f"pod {name}: {problem}")
     tail = {} if selection.tail is None else {"tailLines": str(selection.tail)}
+    count = 0
+
+    def counted(lines: Iterator[bytes]) -> Iterator[bytes]:
+        nonlocal count
+        for line in lines:
+            count += 1
+            yield line
+
     try:
         with explained("get pods/log", cluster.namespace):
             try:
                 with open_log(cluster, pod, {"container": container, **tail}) as lines:
-                    _print(lines, selection)
+                    _print(counted(lines), selection)
             except ApiError as error:
                 if error.status != _NO_LOG:
                     raise
@@ -154,7 +162,10 @@ def _show_pod(cluster: Cluster, job: JsonObject, pod: JsonObject, selection: Sel
                     reason = status.get("message") or status.get("reason") or error.message
                     why = f"has ended, and its worker has no log: {reason}"
                 raise PluginError(UNAVAILABLE, f"pod {name}: {why}") from None
-    except PluginError:
+    except PluginError as error:
+        if count:  # the archive would repeat these lines
+            problem = f"pod {name}: its log ended after {count} lines: {error}. Run the command again"
+            raise PluginError(error.code, problem) from None
         if not show_gone(cluster, job, selection):
             raise
 
@@ -193,12 +204,12 @@ def _missing(job: JsonObject, selection: Selection) -> PluginError:
     status, attempt = job.get("status", {}), selection.attempt
     if why := _selection_problem(job, selection):
         return PluginError(NOT_FOUND, why)
-    which = "worker" if selection.every else f"worker node {selection.node_rank or 0}"
+    which = "worker" if selection.all_nodes else f"worker node {selection.node_rank or 0}"
     which += "" if attempt is None else f" of attempt {attempt}"
     phase, message = status.get("phase") or "not known yet", status.get("message")
     summary = f"job {job['metadata']['name']}: has no {which} now; its phase is {phase}"
     summary = f"{summary}: {message}" if message else summary
-    ended = phase in n.FINAL_PHASES or (attempt or 0) < (status.get("attempt") or 0)
+    ended = phase in n.FINAL_PHASES or (attempt is not None and attempt < (status.get("attempt") or 0))
     if ended and not status.get("logs", {}).get("url"):
         queue = job["spec"]["jobQueue"]
         summary = f"{summary}. Its log was deleted with its pod: queue {queue} has no bucket for logs"
@@ -230,7 +241,7 @@ def _show_archived(
 
     Without an attempt, print the last one with a log.
     """
-    node = selection.node_rank if selection.every else selection.node_rank or 0
+    node = selection.node_rank if selection.all_nodes else selection.node_rank or 0
     if not job.get("status", {}).get("logs", {}).get("url"):
         return False
     if _selection_problem(job, selection):
@@ -411,7 +422,7 @@ class _Follower:
                 phase = status.get("phase") or n.PHASE_PENDING
                 self._report(job["metadata"]["name"], phase, status)
                 pods = newest_pods(self._cluster.workers(job))
-                if not self._selection.every:
+                if not self._selection.all_nodes:
                     node = self._selection.node_rank or 0
                     self._report_missing_worker(job, phase, pods.get(node), node)
                     pods = {node: pods[node]} if node in pods else {}
@@ -563,9 +574,7 @@ class PodLog(threading.Thread):
     def _print_new(self) -> bool:
         """Print the new lines until the connection ends. Return whether the log is gone."""
         container, problem = log_container(self._pod)
-        if problem not in ("", self._problem):
-            say(f"pod {self._pod['metadata']['name']}: {problem}")
-            self._problem = problem
+        self._report(problem)
         query = {"container": container, "follow": "true", "timestamps": "true"}
         if self._stamp:  # sinceTime has whole seconds
             query["sinceTime"] = f"{self._stamp[:19]}Z"
@@ -581,11 +590,20 @@ class PodLog(threading.Thread):
         except ApiUnavailable:  # the connection broke
             pass
         except ApiError as error:
-            if error.status in (_NO_LOG, _GONE):
+            if error.status in RETRIED_STATUS:  # 500 if the kubelet of a lost node does not answer
+                self._report(f"its log can't be read: {error.message}. Waiting for the pod")
+            elif error.status in (_NO_LOG, _GONE):
                 return error.status == _GONE
-            with explained("get pods/log", self._cluster.namespace):
-                raise
+            else:
+                with explained("get pods/log", self._cluster.namespace):
+                    raise
         return False
+
+    def _report(self, problem: str) -> None:
+        """Print a problem of the pod, once."""
+        if problem not in ("", self._problem):
+            say(f"pod {self._pod['metadata']['name']}: {problem}")
+            self._problem = problem
 
     def _new_lines(self, lines: Iterator[bytes]) -> Iterator[bytes]:
         """Yield the lines that were not printed before, without their timestamps."""
@@ -638,7 +656,7 @@ def _print_tail(lines: list[bytes], selection: Selection) -> None:
 
 def _print(lines: Iterable[bytes], selection: Selection) -> None:
     """Print the lines of node `node_rank`."""
-    prefix = f"[node {selection.node_rank}] ".encode() if selection.every else b""
+    prefix = f"[node {selection.node_rank}] ".encode() if selection.all_nodes else b""
     for line in lines:
         sys.stdout.buffer.write(prefix + line + b"\n")
         sys.stdout.buffer.flush()
@@ -650,8 +668,8 @@ def log_container(pod: JsonObject) -> tuple[str, str]:
     A worker does not start if an init container fails, or the runtime can't start the worker itself.
     """
     end, problem = read_pod_exit(pod), "worker did not start: "
-    if end.said and not end.before:
-        return n.WORKER_CONTAINER, f"{problem}{end.said} ({end.reason}), exit code {end.code or 0}"
+    if end.start_error and not end.failed_init_container:
+        return n.WORKER_CONTAINER, f"{problem}{end.start_error} ({end.reason}), exit code {end.code or 0}"
     for each in () if has_started(pod) else pod.get("status", {}).get("initContainerStatuses", ()):
         state = each.get("state", {})
         # Between restarts, a container is waiting.
@@ -713,7 +731,7 @@ def _selection_problem(job: JsonObject, selection: Selection) -> str:
     if attempt is not None and last is not None and attempt > last:
         attempts = f"attempts 0 to {last}" if last else "attempt 0"
         return f"--attempt: {attempt} is too high: job {name} has had {attempts}"
-    if selection.every or not _is_present_attempt(job, attempt):
+    if selection.all_nodes or not _is_present_attempt(job, attempt):
         return ""
     return node_rank_problem(job, selection.node_rank or 0)
 

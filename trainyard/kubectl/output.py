@@ -23,7 +23,7 @@ PROGRAM: Final = "kubectl torchrun"
 VERSION: Final = "0.1.0"  # as in pyproject.toml, which a single file does not have
 DONE: Final = 0
 JOB_FAILED: Final = 1  # with an unknown exit code
-# As in BSD's sysexits.h. A training ends with none of them.
+# As in BSD's sysexits.h. A job's command may use the same codes.
 USAGE: Final = 64
 WORKSPACE: Final = 65
 NOT_FOUND: Final = 66

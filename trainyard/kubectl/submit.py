@@ -70,8 +70,8 @@ def run(options: argparse.Namespace, packed: Packed) -> int:
         flag = f" --workspace {shlex.quote(options.workspace)}" if options.workspace else ""
         sync, cancel = cluster.command(f"torchrun sync{flag}", name), cluster.command("torchrun cancel", name)
         say(
-            f"job {name}: waits: {waits.why}; send the workspace when {waits.until}: {sync}; if it should not wait: "
-            f"{cancel}"
+            f"job {name}: has no workspace yet: {waits.why}. When {waits.until}, run `{sync}`. To give up, run "
+            f"`{cancel}`."
         )
     if not options.follow:
         return DONE
@@ -79,8 +79,9 @@ def run(options: argparse.Namespace, packed: Packed) -> int:
 
     try:
         return follow(cluster, created)
-    except (KeyboardInterrupt, OSError):  # an OSError of the output
-        say(f"job {name} continues: {cluster.command('torchrun logs -f', name)}")
+    except (KeyboardInterrupt, OSError, PluginError) as error:  # an OSError of the output
+        if not (isinstance(error, PluginError) and error.code == output.REMOVED):
+            say(f"job {name} continues: {cluster.command('torchrun logs -f', name)}")
         raise
 
 
@@ -184,15 +185,17 @@ def _find_same(cluster: Cluster, job: JsonObject) -> JsonObject | None:
 
 
 def _delete(cluster: Cluster, job: JsonObject, why: str, lack: str = "without its workspace") -> None:
-    """Delete the job again. If that fails, say so, and leave the earlier error as the reason of the end."""
+    """Delete the job. If that fails, say so, and leave the earlier error as the reason of the end."""
     name = job["metadata"]["name"]
     try:
         cluster.delete(name, job["metadata"]["uid"])
     except (PluginError, KeyboardInterrupt) as error:
         reason = str(error) or "interrupted"
-        say(f"job {name} is left, {lack}: {reason}; remove it: {cluster.command('torchrun cancel', name)}")
+        say(
+            f"job {name}: is left, {lack}: {reason}. To remove it, run `{cluster.command('torchrun cancel', name)}`."
+        )
     else:
-        say(f"job {name} is deleted again: {why}")
+        say(f"job {name}: was deleted: {why}")
 
 
 def _name_taken(cluster: Cluster, job: JsonObject) -> PluginError:
@@ -210,7 +213,7 @@ def _send_through_pod(cluster: Cluster, job: JsonObject, archive: Archive) -> up
     except upload.NoSyncPod as error:
         if error.until:
             return error
-        _delete(cluster, job, "it is refused")
+        _delete(cluster, job, "the controller refuses it")
         raise PluginError(USAGE, f"job {name}: {error.why}") from None
     except BaseException as error:
         ended = f"it has {error.phase} already" if isinstance(error, upload.Ended) else ""

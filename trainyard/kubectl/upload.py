@@ -18,7 +18,7 @@ from trainyard.kubectl.cluster import Cluster, explained, suggest_queue
 from trainyard.kubectl.output import UNAVAILABLE, USAGE, WORKSPACE, Bar, PluginError, say
 from trainyard.operator import names as n
 from trainyard.operator.names import sync_pod_url
-from trainyard.operator.observe import container_statuses
+from trainyard.operator.observe import container_statuses, owners_of
 from trainyard.workspace.archive import Archive
 from trainyard.workspace.bucket import Bucket
 from trainyard.workspace.errors import NotThere, WorkspaceError, format_size
@@ -109,10 +109,10 @@ def wait_for_sync_pod(cluster: Cluster, job: str) -> None:
     """Wait until the job's sync pod receives archives."""
     name, began, last = n.sync_pod(job), time.monotonic(), ""
     while True:
-        pod = cluster.pod(name)
+        found, waited = cluster.job(job), time.monotonic() - began
+        pod = _sync_pod(cluster, found)
         if pod is not None and "running" in _container(pod).get("state", {}):
             return
-        found, waited = cluster.job(job), time.monotonic() - began
         status = found.get("status", {})
         phase = status.get("phase") or n.PHASE_PENDING
         why = status.get("message") or status.get("reason") or ""
@@ -221,6 +221,12 @@ def pods_that_have(cluster: Cluster, digest: str, job: str) -> list[str]:
         return []
 
 
+def _sync_pod(cluster: Cluster, job: JsonObject) -> JsonObject | None:
+    """Return the job's sync pod, None if there is none. A pod of its name may be left of an earlier job."""
+    pod = cluster.pod(n.sync_pod(job["metadata"]["name"]))
+    return pod if pod is not None and job["metadata"]["uid"] in owners_of(pod) else None
+
+
 def _container(pod: JsonObject) -> JsonObject:
     """Return the status of the sync pod's container, {} if the pod is being deleted. With an archive, it is ready."""
     if pod["metadata"].get("deletionTimestamp"):
@@ -242,5 +248,5 @@ def check_sync_pod(cluster: Cluster, job: JsonObject, waited: float = 0.0) -> No
     elif not until and reason not in _NEVER:
         return
     # The pod may have been created after the caller looked for it.
-    if cluster.pod(n.sync_pod(name)) is None:
+    if _sync_pod(cluster, job) is None:
         raise NoSyncPod(name, f"{reason}: {status.get('message') or 'no message'}", until, advice)

@@ -47,7 +47,7 @@ BACKOFF_MAX_SECONDS: Final = 360.0
 LATE_SECONDS: Final = 15.0
 _SHOWN: Final = 3
 _NOT_RUNNING: Final = (
-    Condition(n.SUSPENDED, False, "NotAsked"),
+    Condition(n.SUSPENDED, False, "NotRequested"),
     Condition(n.WORKERS_READY, False, n.REASON_STARTING),
 )
 
@@ -205,7 +205,7 @@ def prepare_attempt(ctx: ReconcileContext, number: int, nodes: int | None = None
             conflict = find_conflict(spec, launcher, size, settings.rendezvous)
             if any(conflict):
                 return _refuse(": ".join(filter(None, conflict)))
-        if nodes is not None and size.least <= nodes < size.nodes:
+        if nodes is not None and size.minimum <= nodes < size.nodes:
             size = replace(size, nodes=nodes)
         claims = {
             each["metadata"]["name"]: tuple((each.get("spec") or {}).get("accessModes") or ())
@@ -331,7 +331,7 @@ def object_key(item: JsonObject) -> tuple[str, str]:
 def missing_objects(ctx: ReconcileContext, wanted: list[JsonObject]) -> tuple[JsonObject, ...]:
     """Return the objects that do not exist."""
     jobs = [("Job", each.name) for each in ctx.children.jobs]
-    existing = {*ctx.children.objects, *jobs, *ctx.children.others}
+    existing = {*ctx.children.objects, *jobs, *ctx.children.foreign_objects}
     return tuple(each for each in wanted if object_key(each) not in existing)
 
 
@@ -422,7 +422,7 @@ def _list(objects: list[str]) -> str:
 def _name_conflict(ctx: ReconcileContext, wanted: list[JsonObject]) -> str:
     """Return which existing objects have a name that the job needs; "" for none."""
     keys = [object_key(each) for each in wanted]
-    foreign = [key for key in keys if key in ctx.children.others]
+    foreign = [key for key in keys if key in ctx.children.foreign_objects]
     if foreign:
         objects = _list([" ".join(key) for key in foreign])
         return f"{objects}: the job needs this name, which is taken. Delete the object, or rename the job."

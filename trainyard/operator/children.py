@@ -104,7 +104,7 @@ def _build_job(attempt: AttemptSpec, node: int | None) -> JsonObject:
         "backoffLimit": 0,
         "suspend": True,
         "template": build_worker(attempt, node),
-        **({"successPolicy": {"rules": [{"succeededCount": size.least}]}} if elastic else {}),
+        **({"successPolicy": {"rules": [{"succeededCount": size.minimum}]}} if elastic else {}),
     }
     name = n.node_job(attempt.name, attempt.number, node or 0)
     job = build_object(attempt, "batch/v1", "Job", name, attempt.attempt_labels)

@@ -83,7 +83,7 @@ def valid_conditions(
         Condition(n.ACCEPTED, True, "Valid", accepted),
         Condition(n.QUEUE_FOUND, True, "Found"),
         Condition(
-            n.RENDEZVOUS_SUBSTITUTED, bool(backend), "NoEndpoint" if backend else "AsAsked", rendezvous
+            n.RENDEZVOUS_SUBSTITUTED, bool(backend), "NoEndpoint" if backend else "AsRequested", rendezvous
         ),
         Condition(n.SCHEDULER_NOT_INSTALLED, not installed, scheduler, missing_scheduler),
     )

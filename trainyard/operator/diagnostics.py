@@ -67,9 +67,14 @@ def _report_missing_pods(ctx: ReconcileContext) -> Message:
     count, job_name = sum(missing for _, missing, _ in short), short[0][2]
     # The dry run did not test pods with overrides.
     rejection = "" if ctx.spec.overrides else _template_rejection(ctx.queue)
-    cause = f"TorchrunQueue {ctx.spec.job_queue} rejects its pods: {rejection}; " if rejection else ""
+    cause = (
+        f"the API server rejects pods of TorchrunQueue {ctx.spec.job_queue}: {rejection}; "
+        if rejection
+        else ""
+    )
     missing = f"{count} {'has' if count == 1 else 'have'} no pod"
-    return f"{missing}; {cause}the Events have the cause: kubectl describe job {job_name}", None
+    describe = f"kubectl describe job {job_name} -n {ctx.meta.namespace}"
+    return f"{missing}; {cause}the Events have the cause: {describe}", None
 
 
 def _template_rejection(queue: JsonObject | None) -> str:
@@ -85,7 +90,7 @@ def _template_rejection(queue: JsonObject | None) -> str:
     return " ".join((found.get("message") or "").split())[:_MAX_LINE]
 
 
-# Causes for which a worker does not start or end: the time from which it is reported, and the message.
+# Each function returns the time from which a cause is reported, and the message; None if there is no such cause.
 
 
 def _blocked_pod(_: ReconcileContext, worker: Worker) -> tuple[float, str] | None:
@@ -96,19 +101,18 @@ def _blocked_pod(_: ReconcileContext, worker: Worker) -> tuple[float, str] | Non
 
 
 def _lost_workspace(ctx: ReconcileContext, worker: Worker) -> tuple[float, str] | None:
-    """Report a worker that waits for a lost workspace.
+    """Report a worker that waits for a lost workspace: the sync pod that replaced a lost one has no archive.
 
-    The first sync pod exists before the first worker. A sync pod that was created after the job's start was empty at
-    first. Only the waiting workers show whether it has an archive now.
+    The first sync pod exists before the first worker.
     """
     fetch = container_statuses(worker.item, "initContainerStatuses").get(n.FETCH_CONTAINER) or {}
-    is_waiting = "running" in (fetch.get("state") or {}) and not worker.deleting
-    if not ctx.spec.has_sync_pod or not is_waiting or worker.created is None:
+    started = parse_time(((fetch.get("state") or {}).get("running") or {}).get("startedAt"))
+    if not ctx.spec.has_sync_pod or has_archive(ctx) or started is None or worker.deleting:
         return None
     pod, (why, _) = n.sync_pod(ctx.meta.name), _sync_pod_pending_reason(ctx)
     state = f"the new pod {why}" if why else f"the new pod {pod} gets it from another copy, if there is one"
     lost = f"waits for the workspace, which was lost with an earlier pod {pod}: {state}"
-    return worker.created + PATIENCE_SECONDS, lost
+    return started + PATIENCE_SECONDS, lost
 
 
 def _lingering_sidecars(_: ReconcileContext, worker: Worker) -> tuple[float, str] | None:
@@ -144,7 +148,7 @@ def workspace_wait(ctx: ReconcileContext, attempt: AttemptSpec) -> Message | Non
     in_claims = unpacked and any(each.volume == WORKSPACE for each in attempt.storage.mounts)
     if not ctx.spec.has_sync_pod or has_archive(ctx) or in_claims:
         return None
-    pod, command = n.sync_pod(ctx.meta.name), f"kubectl torchrun sync {ctx.meta.name}"
+    pod, command = n.sync_pod(ctx.meta.name), f"kubectl torchrun sync {ctx.meta.name} -n {ctx.meta.namespace}"
     why, left = _sync_pod_pending_reason(ctx)
     if why:
         return f"pod {pod}, which receives the workspace, {why}", left
@@ -207,7 +211,7 @@ def _sync_container(pod: JsonObject) -> JsonObject:
 
 
 def _patience(ctx: ReconcileContext, pod: JsonObject) -> float:
-    """Return the seconds that a new pod gets to start, and before it is deleted again."""
+    """Return the seconds until the pod is PATIENCE_SECONDS old; negative after that."""
     return (parse_time(pod["metadata"].get("creationTimestamp")) or 0.0) + PATIENCE_SECONDS - ctx.now
 
 

@@ -64,7 +64,13 @@ class Failure:
         end = self.worker.end
         if self.is_consequence:
             return _CONSEQUENCE
-        known = self.error or self.worker.disruption or end.before or end.said or (end.code or 0) > 1
+        known = (
+            self.error
+            or self.worker.disruption
+            or end.failed_init_container
+            or end.start_error
+            or (end.code or 0) > 1
+        )
         return _CAUSE if known else _SILENT
 
     @property
@@ -99,7 +105,7 @@ def settle_seconds(failure: Failure, workers: Iterable[Worker], now: float) -> f
 def read_failure(worker: Worker) -> Failure:
     """Return the failure from a worker's termination message and status."""
     end = worker.end
-    own = not end.before and not end.said
+    own = not end.failed_init_container and not end.start_error
     message = end.message if own else read_termination_message("")
     lines = _process_lines(message)
     at = _failed_at(message, end.at)
@@ -183,7 +189,7 @@ def find_end(ctx: ReconcileContext) -> AttemptEnd | None:
             why=_describe_failure(failure),
             exit_code=end.code,
             # The exit code of an init container says nothing about the command.
-            final=not end.before and end.code in names.WORKER_FINAL_EXIT_CODES,
+            final=not end.failed_init_container and end.code in names.WORKER_FINAL_EXIT_CODES,
             failure=failure,
             settle_seconds=settle_seconds(failure, kept, ctx.now),
         )
@@ -220,13 +226,13 @@ def _describe_loss(worker: Worker) -> str:
 def _describe_failure(failure: Failure) -> str:
     worker, end = failure.worker, failure.worker.end
     ended = f"ended with exit code {end.code}" if end.code is not None else "failed"
-    if end.before:
-        cause = end.said or end.reason or "no message"
-        ended = f"did not start: its init container {end.before} {ended} ({cause})"
-    elif end.said:
-        ended = f"did not start: {end.said} ({end.reason}, exit code {end.code})"
+    if end.failed_init_container:
+        cause = end.start_error or end.reason or "no message"
+        ended = f"did not start: its init container {end.failed_init_container} {ended} ({cause})"
+    elif end.start_error:
+        ended = f"did not start: {end.start_error} ({end.reason}, exit code {end.code})"
     elif means := meaning(end.code, end.reason) or end.reason:
         ended = f"{ended} ({means})"
-    details = [end.of_pod, "" if end.before or end.said else failure.described]
+    details = [end.pod_message, "" if end.failed_init_container or end.start_error else failure.described]
     first = f"{_describe_worker(worker, failure.rank)} {ended}{_describe_disruption(worker)}"
     return ": ".join([first, *filter(None, details)])

@@ -32,7 +32,7 @@ def build_pod_group(attempt: AttemptSpec) -> JsonObject:
     """Return KAI's PodGroup: all workers of the attempt start together, or the minimum of an elastic attempt."""
     queue = attempt.settings.queue
     spec: JsonObject = {
-        "minMember": attempt.size.least,
+        "minMember": attempt.size.minimum,
         "queue": kai_queue_name(queue),
         # KAI 0.16.2 to 0.17.0 count a succeeded worker as missing and evict the others after 60 s
         # (kai-scheduler/KAI-Scheduler#1968). The controller handles lost workers itself. Older definitions drop the
@@ -132,7 +132,7 @@ def _find_excess(attempt: AttemptSpec, limits: Mapping[str, JsonObject]) -> str:
         requests = worker_requests(attempt) if limits else {}
     for resource, limit in limits.items():
         amount = attempt.size.gpus if resource == _GPU else requests.get(resource, 0)
-        need = float(attempt.size.least * amount)
+        need = float(attempt.size.minimum * amount)
         if need > limit["limit"]:
             minimum = "at least " if attempt.size.elastic else ""
             return (

@@ -173,7 +173,7 @@ def _decide(
     ready = count_of(request.max_nodes, "node is ready", "nodes are ready")
     message = f"{len(counted.usable)} of {ready}: {missing}"
     created = (each["metadata"]["name"] for each in creations)
-    if taken := next((name for name in created if ("Pod", name) in ctx.children.others), ""):
+    if taken := next((name for name in created if ("Pod", name) in ctx.children.foreign_objects), ""):
         reason, creations = n.REASON_NAME_TAKEN, []
         message = f"Pod {taken} does not belong to this job, which needs the name. Delete the pod"
     return Wait(
@@ -337,7 +337,7 @@ def find_unplaced_worker(ctx: ReconcileContext) -> tuple[str, float | None]:
     launch another one. With another scheduler nothing is returned, because it may let pods wait for its own reasons.
     """
     scheduling = ctx.settings.queue.scheduling if ctx.settings is not None else None
-    is_elastic = any(each.least is not None for each in ctx.jobs)
+    is_elastic = any(each.minimum is not None for each in ctx.jobs)
     if is_elastic or not (scheduling and scheduling.pool and scheduling.scheduler in DEFAULT_SCHEDULERS):
         return "", None
     waiting = [
@@ -414,7 +414,7 @@ def build_request(attempt: AttemptSpec, pool: NodePool | None) -> JobRequest:
             node_selector=spec["nodeSelector"],
             tolerations=_placeholder_tolerations(spec["tolerations"], pool),
         ),
-        min_nodes=size.least,
+        min_nodes=size.minimum,
         max_nodes=size.nodes,
         deadline_seconds=DEADLINE_SECONDS,
         hold_seconds=HOLD_SECONDS,

@@ -43,14 +43,14 @@ class AttemptJob:
     suspended_at: float | None
 
     @property
-    def least(self) -> int | None:
+    def minimum(self) -> int | None:
         """Return the minimum number of workers of an elastic job; None for a fixed size."""
         return number(self.size.partition(":")[0]) if ":" in self.size else None
 
     @property
     def required_jobs(self) -> int:
         """Return the number of complete Jobs with which the attempt succeeds."""
-        return self.job_count if self.least is None else max(1, min(self.job_count, self.least))
+        return self.job_count if self.minimum is None else max(1, min(self.job_count, self.minimum))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class Children:
     workers: tuple[Worker, ...]
     orphans: tuple[Worker, ...]  # workers whose Job is gone, or belongs to another job
     objects: Objects  # all other objects of the job, by kind and name
-    others: Objects  # foreign objects with the job's label or with a name that it needs
+    foreign_objects: Objects  # foreign objects with the job's label or with a name that it needs
 
     def of(self, attempt: int) -> tuple[AttemptJob, ...]:
         return tuple(each for each in self.jobs if each.attempt == attempt)
@@ -118,7 +118,7 @@ class Children:
         return frozenset(
             each.uid
             for each in self.jobs
-            if (each.succeeded and (each.least is not None or each.uid not in doubtful))
+            if (each.succeeded and (each.minimum is not None or each.uid not in doubtful))
             or (not each.failed and each.uid not in failed and succeeded[each.uid] >= each.required_pods)
         )
 
@@ -145,13 +145,13 @@ def observe(meta: Meta, items: Iterable[JsonObject], attempt: int) -> Children:
     jobs: list[AttemptJob] = []
     workers: list[Worker] = []
     objects: dict[tuple[str, str], JsonObject] = {}
-    others: dict[tuple[str, str], JsonObject] = {}
+    foreign: dict[tuple[str, str], JsonObject] = {}
     for item in items:
         key = item["kind"], item["metadata"]["name"]
         if item["kind"] == "Pod" and n.LABEL_ATTEMPT in labels_of(item):
             workers.append(_read_worker(item))
         elif not _is_ours(item, meta):
-            others[key] = item
+            foreign[key] = item
         elif item["kind"] == "Job":
             jobs.append(_read_job(item))
         else:
@@ -163,7 +163,7 @@ def observe(meta: Meta, items: Iterable[JsonObject], attempt: int) -> Children:
         workers=tuple(each for each in workers if each.job in uids),
         orphans=tuple(each for each in workers if each.job not in uids),
         objects=objects,
-        others=others,
+        foreign_objects=foreign,
     )
 
 
@@ -260,7 +260,7 @@ def _read_worker(item: JsonObject) -> Worker:
         node_rank=number(rank) if rank else None,
         phase=phase,
         ready="Ready" in _true_conditions(item),
-        failed=phase == "Failed" or (not end.before and end.code not in (None, 0)),
+        failed=phase == "Failed" or (not end.failed_init_container and end.code not in (None, 0)),
         finished=phase in OVER,
         created=parse_time(meta.get("creationTimestamp")),
         deleting="deletionTimestamp" in meta,
@@ -284,10 +284,12 @@ class PodExit:
     code: int | None  # the exit code, None while it runs
     at: float | None  # the time in seconds since the epoch, None while it runs
     reason: str  # the reason in its status
-    before: str = ""  # the init container that failed, "" if the worker's own container started
+    failed_init_container: str = (
+        ""  # the init container that failed, "" if the worker's own container started
+    )
     # The last line of that init container, or the runtime's error if the worker's container could not start.
-    said: str = ""
-    of_pod: str = ""  # the message of the kubelet for the pod, such as the cause of an eviction
+    start_error: str = ""
+    pod_message: str = ""  # the message of the kubelet for the pod, such as the cause of an eviction
     message: TerminationMessage
 
 
@@ -305,18 +307,18 @@ def read_pod_exit(item: JsonObject) -> PodExit:
     code, text, reason = ended.get("exitCode"), ended.get("message") or "", ended.get("reason") or ""
     message = read_termination_message(text)
     lines = [" ".join(each.split()) for each in text.splitlines() if each.strip()]
-    said = ""
+    error = ""
     if lines and reason in _START_ERRORS:  # the end of the runtime's line has the cause
-        said = lines[-1][-_MAX_LINE:].lstrip()
+        error = lines[-1][-_MAX_LINE:].lstrip()
     elif lines and failed:
-        said = lines[-1][:_MAX_LINE]
+        error = lines[-1][:_MAX_LINE]
     return PodExit(
         code=code if failed else command_exit_code(code, message),
         at=parse_time(ended.get("finishedAt")),
         reason=reason or status.get("reason") or "",
-        before=failed,
-        said=said,
-        of_pod=" ".join((status.get("message") or "").split())[:_MAX_LINE],
+        failed_init_container=failed,
+        start_error=error,
+        pod_message=" ".join((status.get("message") or "").split())[:_MAX_LINE],
         message=message,
     )
 

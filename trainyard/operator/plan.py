@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 # An Event's message may have 1024 characters (k8s.io/kubernetes, pkg/apis/core/validation/events.go).
 _MESSAGE_LENGTH = 1024
-# Each try of a status meets another change of the labels or annotations.
+# Writes of a status, while other clients change labels or annotations.
 _STATUS_TRIES = 5
 # The interval of checks for a missing scheduler or policy. No watch reports it.
 SCHEDULER_SECONDS: Final = 60.0

@@ -242,7 +242,7 @@ def _template_state(problems: str, refusal: str | None) -> _State:
     if problems:
         return False, n.REASON_INVALID_SPEC, problems
     if refusal is None:
-        return None, "NotTried", "no dry run of a pod yet"
+        return None, "NotChecked", "no dry run of a pod yet"
     if _QUOTA_EXCEEDED in refusal:
         # The queue's own jobs may use the quota, and each job reports its missing pods.
         return True, "Valid", "a dry run of a pod was accepted, except for a quota that is used up"
@@ -260,7 +260,7 @@ def _kai_state(ctx: QueueContext, spec: QueueSpec) -> _State:
         message = f"spec.{field}: KAI Scheduler is not installed; {effect}. Install it, or remove the field"
         return False, n.REASON_SCHEDULER_NOT_INSTALLED, message
     if not name:
-        return True, "NotAsked", "spec.kaiQueue is not set"
+        return True, "NotRequested", "spec.kaiQueue is not set"
     if present is None:
         return False, _CREATING, f"queue {name} of KAI Scheduler is being created"
     if "deletionTimestamp" in present["metadata"]:
@@ -271,7 +271,7 @@ def _kai_state(ctx: QueueContext, spec: QueueSpec) -> _State:
             f"{missing}, or set parentKaiQueue to another queue ({n.KAI_PARENT_QUEUE} comes with KAI Scheduler)"
         )
         return False, n.REASON_PARENT_QUEUE_NOT_FOUND, message
-    return True, "Made" if name in ctx.own_kai_queues else "Found", f"queue {name} of KAI Scheduler exists"
+    return True, "Created" if name in ctx.own_kai_queues else "Found", f"queue {name} of KAI Scheduler exists"
 
 
 def _pool_state(name: str, seen: Observation) -> _State:

@@ -124,7 +124,7 @@ class Reconciler:
         self._progress_poller = ProgressPoller(now, ask)
         self._meters = CostMeters(price, cluster_reader.read_offerings, clock)
         self._waiting: set[str] = set()  # the jobs that wait for nodes
-        # For each job or queue, the paths of foreign objects that have a name it needs.
+        # For each job, the paths of foreign objects that have a name it needs.
         self._conflicts: dict[str, set[str]] = defaultdict(set)
 
     def reconcile_job(self, namespace: str, name: str) -> float | None:
@@ -141,9 +141,9 @@ class Reconciler:
             cluster = self._cluster_reader.cluster(namespace, claims=False)
             ctx = build_context(job, None, [], cluster, self._now())
             ctx = ctx.with_queue(self._index.find_queue(namespace, ctx.spec.job_queue))
-            known = self._plan_at_rest(path, ctx)
-            if known is not None:
-                return self._pace(path, self._apply(path, job, known), waits=False)
+            idle_plan = self._idle_plan(path, ctx)
+            if idle_plan is not None:
+                return self._pace(path, self._apply(path, job, idle_plan), waits=False)
             ctx = self._read_cluster(ctx.with_queue(self._read_queue(ctx)))
             pool = pool_to_count(ctx)
             plan = self._plan(path, ctx, pool)
@@ -160,7 +160,7 @@ class Reconciler:
                 requeue_after = self._apply(path, job, plan)
             return self._pace(path, requeue_after, waits=bool(pool))
 
-    def _plan_at_rest(self, path: str, ctx: ReconcileContext) -> ReconcilePlan | None:
+    def _idle_plan(self, path: str, ctx: ReconcileContext) -> ReconcilePlan | None:
         """Return the plan for a job without objects, whose queue is known from the watches.
 
         The plan only reports. A watch may be late, so any other plan is made again from fresh reads, and is None here.
@@ -283,7 +283,7 @@ class Reconciler:
     def _nearby_sync_pods(self, ctx: ReconcileContext) -> tuple[str, ...]:
         """Return the addresses from which a new sync pod may get the workspace."""
         pod = ("Pod", n.sync_pod(ctx.meta.name))
-        exists = pod in ctx.children.objects or pod in ctx.children.others
+        exists = pod in ctx.children.objects or pod in ctx.children.foreign_objects
         if exists or ctx.status.final or not ctx.spec.has_sync_pod:
             return ()
         if self._index.is_synced((n.JOB_KIND,)):

@@ -48,15 +48,15 @@ class VolumeMissing(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """The size of an attempt: `nodes` pods with `gpus` GPUs each. `least` is the minimum number of nodes."""
+    """The size of an attempt: `nodes` pods with `gpus` GPUs each. `minimum` is the minimum number of nodes."""
 
     nodes: int
     gpus: int
-    least: int
+    minimum: int
 
     @property
     def elastic(self) -> bool:
-        return self.least < self.nodes
+        return self.minimum < self.nodes
 
     @property
     def processes(self) -> int:
@@ -66,7 +66,7 @@ class Size:
     @property
     def nnodes(self) -> str:
         """Return the nodes in the notation of torchrun's --nnodes."""
-        return f"{self.least}:{self.nodes}" if self.elastic else str(self.nodes)
+        return f"{self.minimum}:{self.nodes}" if self.elastic else str(self.nodes)
 
     @property
     def total_gpus(self) -> int:
@@ -95,8 +95,8 @@ def distribute(job: JobSpec, queue: QueueSpec) -> Size:
             f"spec.numGPUs is {total} on {nodes} nodes, {total // nodes} on each, and nodeResources.gpus of the queue "
             f"is {per_node}; it must be {fewest} nodes or more"
         )
-    least = job.elastic.min_nodes if job.elastic is not None else nodes
-    return Size(nodes=nodes, gpus=total // nodes, least=least)
+    minimum = job.elastic.min_nodes if job.elastic is not None else nodes
+    return Size(nodes=nodes, gpus=total // nodes, minimum=minimum)
 
 
 def _bound_to(queue: QueueSpec) -> str:

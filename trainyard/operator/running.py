@@ -99,7 +99,12 @@ def finish_succeeded(ctx: ReconcileContext) -> ReconcilePlan | None:
     runs = ctx.status.running and number == ctx.status.attempt
     if runs and not stops and sum(each.complete for each in jobs) < jobs[0].required_jobs:
         return _keep_attempt(ctx)
-    return ctx.end(n.PHASE_SUCCEEDED, n.REASON_SUCCEEDED, "all workers succeeded", 0)
+    nodes, minimum, message = ctx.status.raw.get("nodes") or 0, jobs[0].minimum, "all workers succeeded"
+    # The pods of succeeded workers may be gone already.
+    succeeded = nodes if minimum is None else max(minimum, ctx.count_workers()["succeeded"])
+    if succeeded < nodes:
+        message = f"{succeeded} of {nodes} workers succeeded, and minNodes is {minimum}"
+    return ctx.end(n.PHASE_SUCCEEDED, n.REASON_SUCCEEDED, message, 0)
 
 
 def fail_past_deadline(ctx: ReconcileContext) -> ReconcilePlan | None:
@@ -168,7 +173,7 @@ def end_attempt(ctx: ReconcileContext) -> ReconcilePlan | None:
     if end.settle_seconds > 0:
         plan = _keep_attempt(ctx)
         return replace(plan, requeue_after=earliest(end.settle_seconds, plan.requeue_after or None))
-    if end.failure is not None and is_lost(ctx, end.failure.worker.end.before):
+    if end.failure is not None and is_lost(ctx, end.failure.worker.end.failed_init_container):
         # The next attempt waits for the workspace without nodes, and does not count as a restart.
         message = f"{end.why}; the workspace was lost with an earlier pod {n.sync_pod(ctx.meta.name)}"
         return _next_attempt(ctx, n.REASON_WORKSPACE_LOST, message, workspaceDigest=None)
@@ -215,7 +220,7 @@ def _first_failure(ctx: ReconcileContext, failure: Failure) -> JsonObject:
         "reason": worker.disruption or exit.reason or None,
         "meaning": meaning(exit.code, exit.reason) or None,
         "time": stamp(failure.at) if failure.at is not None else None,
-        "error": failure.error or exit.said or None,
+        "error": failure.error or exit.start_error or None,
         "logTail": failure.tail or None,
     }
     return {key: value for key, value in fields.items() if value is not None}
@@ -341,7 +346,7 @@ def _report_workers(
     ctx: ReconcileContext, conditions: tuple[Condition, ...], suspended: str, why: str
 ) -> ReconcilePlan:
     """Return the plan with the number of ready workers. `suspended` and `why` say why others are not."""
-    nodes, minimum = ctx.status.raw.get("nodes"), ctx.jobs[0].least
+    nodes, minimum = ctx.status.raw.get("nodes"), ctx.jobs[0].minimum
     # The spec may have changed, so use the minimum of the attempt's own Job.
     needed = minimum if minimum is not None else nodes or 1
     ready = sum(each.ready or each.finished for each in ctx.workers)
@@ -358,7 +363,7 @@ def _report_workers(
         fields["workspaceDigest"] = ctx.workspace_digest  # the sidecars of the workers follow the spec
     has_metrics = any(annotations_of(each.item).get(n.ANNOTATION_SCRAPE) == "true" for each in ctx.workers)
     reason = n.REASON_RUNNING if is_running else n.REASON_STARTING
-    by_another = n.REASON_SUSPENDED_BY_ANOTHER if suspended else "NotAsked"
+    by_another = n.REASON_SUSPENDED_BY_ANOTHER if suspended else "NotRequested"
     return ctx.write(
         n.PHASE_RUNNING if is_running else n.PHASE_PROVISIONING,
         reason,

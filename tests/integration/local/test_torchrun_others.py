@@ -185,9 +185,8 @@ def test_quota_refusal_of_pods_is_reported_on_the_job(team: Team, machine: Machi
 
     def is_reported() -> bool:
         machine.keep()
-        return "1 has no pod; the Events have the cause: kubectl describe job vit-0" in team.status(JOB).get(
-            "message", ""
-        )
+        reported = f"1 has no pod; the Events have the cause: kubectl describe job vit-0 -n {team.name}"
+        return reported in team.status(JOB).get("message", "")
 
     until(is_reported, "it says where to look", 40.0)
     events = team.server.request("GET", team.core("events")).body["items"]

@@ -236,7 +236,7 @@ def test_training_job_with_a_class_for_many_nodes(person: Person, shared_class: 
         "metadata": {"name": "default"},
     }
     assert person.server.request("POST", f"{KAI}/v2/queues", above).status == 201
-    until(lambda: kai_ready(person) == ("True", "Made"), "the parent is seen")
+    until(lambda: kai_ready(person) == ("True", "Created"), "the parent is seen")
     until(
         lambda: person.status("training-job").get("phase") == n.PHASE_PROVISIONING, "it begins", BEGIN_SECONDS
     )

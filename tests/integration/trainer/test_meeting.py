@@ -136,7 +136,7 @@ def create_rendezvous(backend: str, endpoint: str) -> Rendezvous:
         backend=backend,
         endpoint=endpoint,
         id=f"{backend}-0",
-        size=Size(nodes=2, least=2, gpus=1),
+        size=Size(nodes=2, minimum=2, gpus=1),
         is_external=True,
     )
 

@@ -40,6 +40,7 @@ class TorchrunApi(FakeApi):
         if (answer := self.intercept(method, target)) is not None:
             return answer
         path = urlsplit(target).path
+        self._adopt(path)
         query = {key: value[0] for key, value in parse_qs(urlsplit(target).query).items()}
         if path.startswith(ROOT) and not self.installed:
             return status(404, "NotFound", "the server could not find the requested resource")
@@ -69,6 +70,13 @@ class TorchrunApi(FakeApi):
             self.on_log(pod)
             return iter(self.logs.pop(pod, []))
         return super().answer(method, target, body)
+
+    def _adopt(self, path: str) -> None:
+        """Make the job of a sync pod its owner, as soon as the job exists. A test may set another owner."""
+        owner = self.objects.get(f"{JOBS}/{path.rpartition('/')[2].removesuffix('-sync-0')}")
+        if path in self.objects and path.endswith("-sync-0") and owner:
+            references = [{"kind": n.JOB_KIND, "uid": owner["metadata"]["uid"]}]
+            self.objects[path]["metadata"].setdefault("ownerReferences", references)
 
     def job(self, name: str, *, phase: str = "", uid: str = "", **spec: Any) -> Object:
         """A job that is there."""

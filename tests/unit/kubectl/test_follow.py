@@ -10,7 +10,7 @@ import pytest
 
 from launcher.manifests import stamp
 from tests.unit.kubectl.plugin_api import JOBS, PODS, Run, TorchrunApi, only_line
-from tests.unit.launcher.api_server import until
+from tests.unit.launcher.api_server import status, until
 from trainyard.kubectl import logs
 from trainyard.kubectl.logs import node_rank_problem
 from trainyard.operator.names import LABEL_INDEX
@@ -168,6 +168,30 @@ NAME = "one-0-0-abcde"
 LINE = b"2026-01-01T00:00:00Z trained\n"
 WHY = "was deleted, for example by kubectl torchrun cancel; its last known phase is Running"
 UNKNOWN = f"kubectl torchrun: job one: {WHY}\n"
+
+
+def test_follow_waits_for_the_log_of_a_lost_node(api: TorchrunApi, run: Run) -> None:
+    """The API server answers 500 as long as the kubelet of the pod's node does not answer."""
+    api.job("one", phase="Running")
+    api.worker(NAME)
+    dial = "dial tcp 10.0.0.9:10250: connect: no route to host"
+    answers = [500, 502]
+
+    def intercept(_method: str, target: str) -> Any:
+        if "/log?" not in target:
+            return None
+        if answers:
+            return status(answers.pop(0), "InternalError", dial)
+        api.objects[f"{JOBS}/one"]["status"]["phase"] = "Succeeded"
+        state = api.objects[f"{PODS}/{NAME}"]["status"]["containerStatuses"][0]
+        state["state"] = {"terminated": {"exitCode": 0}}
+        return None
+
+    api.intercept = intercept
+    api.logs[NAME] = [b"2026-01-01T00:00:00.5Z done\n"]
+    result, out, err = run("logs", "-f", "one")
+    assert (result, out) == (0, "done\n")
+    assert err.count(f"pod {NAME}: its log can't be read: {dial}. Waiting for the pod") == 1
 
 
 @pytest.fixture

@@ -431,3 +431,25 @@ def test_log_that_cannot_be_read_says_why_and_what_to_do(
     del api.objects[f"{JOBS}/one"]["status"]["logs"]
     assert "has no worker node 0 now" in run("logs", "one")[2]
     assert len(made) == 1
+
+
+def test_broken_log_is_not_repeated_from_the_bucket(api: TorchrunApi, run: Run, ends: Ends) -> None:
+    """The node is lost after the first line."""
+    ends("Running", framed(0, 0, b"first\nsecond\n"))
+    pod = api.worker(NAME)["metadata"]["name"]
+
+    def broken() -> Iterator[bytes | None]:
+        yield b"first\n"
+        raise OSError
+
+    api.intercept = lambda _, target: broken() if f"/{pod}/log" in target else None
+    result, out, err = run("logs", "one")
+    assert (result, out) == (69, "first\n")
+    assert f"pod {pod}: its log ended after 1 lines" in err
+
+
+def test_missing_node_of_a_running_job_had_no_log(api: TorchrunApi, run: Run) -> None:
+    api.job("one", phase="Running", numNodes=4)["status"] |= {"nodes": 4, "attempt": 1}
+    result, _, err = run("logs", "one", "--node-rank", "3")
+    assert result == 66
+    assert "was deleted with its pod" not in err

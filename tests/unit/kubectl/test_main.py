@@ -71,7 +71,7 @@ def test_submit_that_is_interrupted_leaves_no_job_nor_archive(
     process.send_signal(number)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130, said
-    assert "job one is deleted again: its workspace could not be sent\n" in said
+    assert "job one: was deleted: its workspace could not be sent\n" in said
     assert said.endswith("kubectl torchrun: interrupted\n")
     assert f"{JOBS}/one" not in api.objects
     assert list(scratch.iterdir()) == []
@@ -127,8 +127,8 @@ def test_job_that_can_not_be_deleted_again_is_named(
     monkeypatch.setattr(upload, "WAIT_SECONDS", 0.0)
     assert main(ONE, {}) == 69
     *_, left, cause = capfd.readouterr().err.splitlines()
-    assert left.startswith("job one is left, without its workspace: namespace team: you may not delete ")
-    assert left.endswith("; remove it: kubectl torchrun cancel one")
+    assert left.startswith("job one: is left, without its workspace: namespace team: you may not delete ")
+    assert left.endswith(". To remove it, run `kubectl torchrun cancel one`.")
     assert cause.startswith(
         f"kubectl torchrun: pod {n.sync_pod('one')}: receives the workspace, and does not"
     )

@@ -81,7 +81,7 @@ def test_table_and_status_of_a_job() -> None:
             "conditions": [
                 {"type": "Accepted", "status": "True", "reason": "Ok", "message": "fits"},
                 {"type": "WorkersReady", "status": "False", "reason": "Starting", "message": "1 of 2"},
-                {"type": "Suspended", "status": "False", "reason": "NotAsked", "message": ""},
+                {"type": "Suspended", "status": "False", "reason": "NotRequested", "message": ""},
             ],
         },
     }

@@ -80,7 +80,7 @@ def test_a_job_whose_workspace_cant_be_sent_is_not_left(
         "pod one-sync-0: receives the workspace, and does not exist after 0 s; job one: Pending: the controller "
         in err
     )
-    assert "deleted again" in err
+    assert "job one: was deleted" in err
     assert f"{JOBS}/one" not in api.objects
 
 
@@ -403,7 +403,7 @@ def test_submit_with_a_lost_answer_continues(
 @pytest.mark.parametrize(
     ("methods", "said"),
     [
-        (("POST",), "job one is deleted again: the answer to its creation was lost\n"),
+        (("POST",), "job one: was deleted: the answer to its creation was lost\n"),
         (("POST", "GET"), "job one may still be created: kubectl torchrun cancel -n team --kubeconfig "),
     ],
 )
@@ -433,7 +433,8 @@ def test_interrupt_during_creation_leaves_no_job(
 
     monkeypatch.setattr(Cluster, "create", interrupted)
     result, _, err = run(*NO_WORKSPACE)
-    said = f"job one {'is deleted again: the answer to its creation was lost' if is_made else 'may still be created'}"
+    lost = "job one: was deleted: the answer to its creation was lost"
+    said = lost if is_made else "job one may still be created"
     assert (result, err.startswith(said)) == (130, True), err
     assert f"{JOBS}/one" not in api.objects
 
@@ -516,12 +517,15 @@ def test_submit_to_a_waiting_queue_keeps_the_job(
     waits, reported = err.splitlines()
     assert waits == WAITING
     assert re.fullmatch(
-        rf"job one: waits: {reason}: its own words; send the workspace when {until}: "
-        r"kubectl torchrun sync --kubeconfig (\S+) one; "
-        r"if it should not wait: kubectl torchrun cancel --kubeconfig \1 one",
+        rf"job one: has no workspace yet: {reason}: its own words. When {until}, run "
+        r"`kubectl torchrun sync --kubeconfig (\S+) one`. "
+        r"To give up, run `kubectl torchrun cancel --kubeconfig \1 one`.",
         reported,
     )
     assert sent(api, "DELETE") == []
+
+
+REFUSED = "the controller refuses it"
 
 
 def test_submit_follow_of_a_waiting_job_follows_it(api: TorchrunApi, run: Run, says: Any) -> None:
@@ -535,24 +539,29 @@ def test_submit_follow_of_a_waiting_job_follows_it(api: TorchrunApi, run: Run, s
     api.on_request = ends
     result, _, err = run(*SUBMIT, "--follow", "x")
     assert result == 3
-    assert "job one: waits: StorageClassNotFound: class fast is not there; send the workspace when" in err
+    assert "job one: has no workspace yet: StorageClassNotFound: class fast is not there. When" in err
 
 
 @pytest.mark.parametrize(
     ("phase", "reason", "why", "reported"),
     [
         (n.PHASE_FAILED, n.REASON_INVALID_SPEC, "it has failed already", "Failed: one node alone"),
-        (n.PHASE_PENDING, n.REASON_INVALID_SPEC, "it is refused", "InvalidSpec: one node alone"),
-        (n.PHASE_PENDING, n.REASON_POLICY_MISSING, "it is refused", "AdmissionPolicyMissing: one node alone"),
+        (n.PHASE_PENDING, n.REASON_INVALID_SPEC, "the controller refuses it", "InvalidSpec: one node alone"),
+        (
+            n.PHASE_PENDING,
+            n.REASON_POLICY_MISSING,
+            "the controller refuses it",
+            "AdmissionPolicyMissing: one node alone",
+        ),
     ],
 )
-def test_a_job_that_is_refused_is_not_left(
+def test_refused_job_is_deleted(
     api: TorchrunApi, run: Run, says: Any, phase: str, reason: str, why: str, reported: str
 ) -> None:
     api.queue("q")
     says(phase=phase, reason=reason, message="one node alone")
     result, out, err = run(*SUBMIT, "x")
     assert (result, out) == (64, "")
-    last = [f"job one is deleted again: {why}", f"kubectl torchrun: job one: {reported}"]
+    last = [f"job one: was deleted: {why}", f"kubectl torchrun: job one: {reported}"]
     assert err.splitlines() == [WAITING, *last]
     assert f"{JOBS}/one" not in api.objects

@@ -39,13 +39,25 @@ def test_sync_waits_for_a_new_queue(api: TorchrunApi, run: Run, pod: Store) -> N
     api.queue("q")
 
     def comes(method: str, path: str) -> None:
-        if path == f"{PODS}/one-sync-0" and sent(api, "GET").count(path) > 3:
+        if path == f"{PODS}/one-sync-0" and sent(api, "GET").count(path) == 3:
             api.pod("one-sync-0", n.SYNC_CONTAINER)
 
     api.on_request = comes
     result, out, err = run("sync", "one")
-    assert (result, out) == (0, "torchrunjob.torchrun.ai/one synced\n")
+    assert (result, out) == (0, "torchrunjob.torchrun.ai/one synced\n"), err
     assert err.startswith("waiting for pod one-sync-0, which receives the workspace\n")
+
+
+def test_sync_pod_of_an_earlier_job_is_not_used(api: TorchrunApi, run: Run, pod: Store) -> None:
+    """The garbage collector has not deleted the pod of the earlier job yet."""
+    api.job("one", phase="Pending", workspace=WORKSPACE)["status"] |= {
+        "reason": n.REASON_NAME_TAKEN,
+        "message": "pod one-sync-0 is not this job's",
+    }
+    api.pod("one-sync-0", n.SYNC_CONTAINER)["metadata"]["ownerReferences"] = [{"uid": "earlier"}]
+    result, out, err = run("sync", "one")
+    assert (result, out) == (69, "")
+    assert "NameTaken: pod one-sync-0 is not this job's; run sync again when the name is free" in err
 
 
 @pytest.mark.parametrize(
@@ -118,7 +130,7 @@ def test_sync_ends_the_wait_at_a_new_problem(api: TorchrunApi, run: Run) -> None
     api.job("one", phase="Pending", workspace=WORKSPACE)["status"]["reason"] = n.REASON_STOPPING
 
     def refused(_method: str, path: str) -> None:
-        if path == f"{JOBS}/one" and sent(api, "GET").count(path) > 3:
+        if path == f"{JOBS}/one" and sent(api, "GET").count(path) == 3:
             news = {"reason": n.REASON_REFUSED, "message": "quota"}
             api.objects[path]["status"] |= news
 

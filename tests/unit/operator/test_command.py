@@ -25,10 +25,10 @@ ALONE = Rendezvous(
     backend="c10d",
     endpoint="localhost:29500",
     id="u1-0",
-    size=Size(nodes=1, least=1, gpus=2),
+    size=Size(nodes=1, minimum=1, gpus=2),
     is_external=False,
 )
-SEVERAL = replace(ALONE, size=Size(nodes=3, least=3, gpus=2), endpoint="vit-0-0.vit.team.svc:29500")
+SEVERAL = replace(ALONE, size=Size(nodes=3, minimum=3, gpus=2), endpoint="vit-0-0.vit.team.svc:29500")
 
 
 def output(command: str, args: tuple[str, ...] = ()) -> str:
@@ -181,7 +181,7 @@ def test_build_command_external_store_sets_timeout(backend: str, settings: tuple
 
 
 def test_build_command_elastic_or_static_sets_flags() -> None:
-    elastic = replace(SEVERAL, size=Size(nodes=3, least=2, gpus=2))
+    elastic = replace(SEVERAL, size=Size(nodes=3, minimum=2, gpus=2))
     assert "--nnodes=2:3" in build_command("python x.py", (), elastic).words
     static = build_command("torchrun x", (), replace(SEVERAL, backend="static"))
     assert static.environment["PET_NODE_RANK"] == "$(TORCHRUN_NODE_RANK)"

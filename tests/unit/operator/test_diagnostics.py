@@ -18,7 +18,7 @@ NO_ROOM = (
 UNSCHEDULABLE = {
     "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": NO_ROOM}]
 }
-EVENTS = "the Events have the cause: kubectl describe job vit-0"
+EVENTS = "the Events have the cause: kubectl describe job vit-0 -n team"
 
 
 def waiting(reason: str, message: str = "", of: str = "containerStatuses") -> dict[str, Any]:
@@ -143,7 +143,10 @@ def without_pods(of_job: dict[str, Any] | None = None, **condition: Any) -> str:
 
 def test_workers_without_a_pod_show_the_dry_run_of_the_queue() -> None:
     """For example, admission rejects each pod because its PriorityClass is missing."""
-    assert without_pods() == f"2 have no pod; TorchrunQueue research rejects its pods: {NO_CLASS}; {EVENTS}"
+    assert (
+        without_pods()
+        == f"2 have no pod; the API server rejects pods of TorchrunQueue research: {NO_CLASS}; {EVENTS}"
+    )
     lines = without_pods(message=f"{NO_CLASS}\n{'x' * 9000}")
     assert NO_CLASS in lines
     assert "\n" not in lines
@@ -157,7 +160,7 @@ LOW = {"overrides": {"scheduling": {"priorityClassName": "low"}}}
     ("of_job", "condition"),
     [
         ({}, {"status": "True", "reason": "Valid"}),
-        ({}, {"status": "Unknown", "reason": "NotTried"}),
+        ({}, {"status": "Unknown", "reason": "NotChecked"}),
         ({}, {"reason": n.REASON_INVALID_SPEC}),
         ({}, {"observedGeneration": 0}),
         ({}, {"message": None}),

@@ -263,7 +263,7 @@ def test_distributed_fields_set_flags_and_env() -> None:
 def test_elastic_job_has_range_of_nodes() -> None:
     asked = {"elastic": {"minNodes": 2, "maxNodes": 4}, "numGPUs": 32}
     made = attempt_spec(asked, {"scheduling.scheduler": "kai-scheduler"})
-    assert (made.size.nodes, made.size.least, made.size.gpus) == (4, 2, 8)
+    assert (made.size.nodes, made.size.minimum, made.size.gpus) == (4, 2, 8)
     assert flag("nnodes", asked) == "2:4"
     assert build_pod_group(made)["spec"]["minMember"] == 2
     # Workers that ended well must not have KAI evict the others.

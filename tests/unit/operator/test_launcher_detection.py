@@ -249,10 +249,10 @@ def test_detect_launcher_many_scripts_stops_reading() -> None:
 
 
 SIZES = {
-    "two": Size(nodes=2, least=2, gpus=8),
-    "one": Size(nodes=1, least=1, gpus=8),
-    "range": Size(nodes=4, least=2, gpus=8),
-    "cpu": Size(nodes=2, least=2, gpus=0),
+    "two": Size(nodes=2, minimum=2, gpus=8),
+    "one": Size(nodes=1, minimum=1, gpus=8),
+    "range": Size(nodes=4, minimum=2, gpus=8),
+    "cpu": Size(nodes=2, minimum=2, gpus=0),
 }
 
 

@@ -27,7 +27,7 @@ def test_kai_queue_follows_the_finalizer_and_the_queue() -> None:
     order = life.api.written
     assert order.index(f"put finalizers {n.QUEUE_FINALIZER}") < order.index("create Queue gpu")
     assert life.finalizers == [n.QUEUE_FINALIZER]
-    assert life.condition(n.KAI_QUEUE_READY) == ("True", "Made")
+    assert life.condition(n.KAI_QUEUE_READY) == ("True", "Created")
     assert life.condition(n.READY)[0] == "True"
     assert life.requeue_after is None
     life.api.delete(n.QUEUE_KIND, "research")
@@ -99,7 +99,7 @@ def test_queue_without_kai_queue_has_no_finalizer() -> None:
     life = Life()
     life.reconcile()
     assert (life.kai, life.finalizers) == ([], [])
-    assert life.condition(n.KAI_QUEUE_READY) == ("True", "NotAsked")
+    assert life.condition(n.KAI_QUEUE_READY) == ("True", "NotRequested")
     life.api.delete(n.QUEUE_KIND, "research")
     life.api.settle()
     assert life.api.objects == {}
@@ -269,7 +269,7 @@ FULL = 'pods "template-trial" is forbidden: exceeded quota: few, requested: pods
         ("spec.containers[0].x: unknown", ("False", "Refused")),
         (FULL, ("True", "Valid")),
         (FULL.replace("exceeded", "failed"), ("False", "Refused")),
-        (None, ("Unknown", "NotTried")),
+        (None, ("Unknown", "NotChecked")),
     ],
 )
 def test_dry_run_sets_the_condition_of_the_template(tried: str | None, shown: tuple[str, str]) -> None:

@@ -157,7 +157,7 @@ def test_new_parent_is_seen_at_the_next_reconcile(api: FakeApi) -> None:
 
     assert ready() == n.REASON_PARENT_QUEUE_NOT_FOUND
     put_queue(api, "org", {})
-    assert ready() == "Made"
+    assert ready() == "Created"
 
 
 def test_limit_changed_since_the_read_is_reported(api: FakeApi) -> None:

@@ -222,6 +222,15 @@ def test_failed_worker_ends_an_attempt_with_enough_successes(of_queue: dict[str,
     assert life.shown("attempt", "restarts") == (1, 1)
 
 
+def test_elastic_success_reports_how_many_workers_succeeded() -> None:
+    life = Life({"numGPUs": 32, "elastic": {"minNodes": 2, "maxNodes": 4}}).run()
+    life.succeed(only=0)
+    life.succeed(only=0)
+    life.settle()
+    assert life.status["phase"] == "Succeeded"
+    assert life.message == "2 of 4 workers succeeded, and minNodes is 2"
+
+
 # --- old objects, and crashes before a write
 
 
@@ -376,7 +385,7 @@ def test_job_suspended_by_another_is_resumed_after_a_while() -> None:
     assert (suspended(life), life.requeue_after) == (True, 1.0)
     life.wait(1)
     assert not suspended(life)
-    assert life.condition(n.SUSPENDED) == ("False", "NotAsked")
+    assert life.condition(n.SUSPENDED) == ("False", "NotRequested")
     life.run()
     assert (life.names("Job"), *life.shown("attempt", "restarts")) == (["vit-0"], 0, 0)
 

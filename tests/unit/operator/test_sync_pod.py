@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from launcher.manifests import stamp
 from launcher.observe import PATIENCE_SECONDS
 from tests.unit.operator.api import Crash, sync_pod_status
 from tests.unit.operator.life import Life, Pooled
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.unit
 SENT = {"workspace": {"digest": DIGEST, "sizeBytes": 3}}
 SYNC = ("Pod", "vit-sync-0")
 EVICTED = {"phase": "Failed", "reason": "Evicted"}
-FETCHING = {"name": n.FETCH_CONTAINER, "state": {"running": {}}}
+FETCHING = {"name": n.FETCH_CONTAINER, "state": {"running": {"startedAt": stamp(1_000_000.0)}}}
 
 
 def uid(life: Life) -> Any:
@@ -202,6 +203,15 @@ def test_workers_that_wait_for_a_lost_sync_pod_say_so() -> None:
         f"{names[0]} waits for the workspace, which was lost with an earlier pod vit-sync-0" in life.message
     )
     assert "can't get image own/tools:1" in life.message
+
+
+def test_worker_that_fetches_an_existing_workspace_is_not_reported() -> None:
+    life = Life(SENT).run()
+    for name in [each for each in life.names("Pod") if each != SYNC[1]]:
+        life.api.objects["Pod", name]["status"] = {"phase": "Pending", "initContainerStatuses": [FETCHING]}
+    life.wait(PATIENCE_SECONDS + 1)
+    assert life.status["phase"] == "Running"
+    assert "waits for the workspace" not in life.message
 
 
 NO_IMAGE = {
