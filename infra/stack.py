@@ -1,7 +1,8 @@
 """Create the components of a stack, in order. `deploy` is the entry point.
 
-The order is the order of creation, and `destroy` reverses it. The `after` list of a component has the resources that
-must exist before it and are deleted after it.
+The order is the order of creation. `destroy` deletes a resource before those it depends on, and resources without a
+dependency between them in parallel. The `after` list of a component has the resources that must exist before it and
+are deleted after it.
 """
 
 from __future__ import annotations
@@ -106,9 +107,10 @@ def deploy(settings: Settings) -> dict[str, Any]:
     )
     started_run = _started_run(settings, images, launcher)
     # The drain does not depend on the mount test. If its pod can't be created, `destroy` must still release the nodes.
+    # It depends on the trainer's permissions: without queues and `training.runId`, users start runs from the manifest.
     optional = (debug_pod, torchrun, launcher, started_run)
     deleted_after_drain = [
-        *(*mounts.ready, accounts, warm_nodes, devices, *placement.groups, *checks),
+        *(*mounts.ready, *trainer.granted, accounts, warm_nodes, devices, *placement.groups, *checks),
         *(each for each in optional if each is not None),
     ]
     _drain(

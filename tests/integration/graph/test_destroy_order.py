@@ -45,6 +45,7 @@ OPERATOR_KINDS = "kinds of the training operator"
 TRAINER, TRAINER_KINDS = "Kubeflow Trainer and JobSet", "kinds of Kubeflow Trainer and JobSet"
 CONTROLLER, CONTROLLER_KINDS = "controller of torchrun jobs", "kinds of that controller"
 CONTROLLER_RIGHTS, WORKSPACE_RIGHTS = "rights of that controller", "rights on workspaces"
+MODEL_RIGHTS = "rights of the trainer on models"
 WORKERS = "group of the machines"
 NAMED = {
     WORKERS: (GROUP, "-workers"),
@@ -58,6 +59,7 @@ NAMED = {
     CONTROLLER_KINDS: (CRD, ".torchrun.ai"),
     CONTROLLER_RIGHTS: (BINDING, "torchrun-controller:"),
     WORKSPACE_RIGHTS: (ATTACHMENT, "-workspaces"),
+    MODEL_RIGHTS: (ATTACHMENT, "-trainer-models"),
 }
 
 # (deleted first, deleted after it): where a stack has both, each of the first waits for each of the second.
@@ -91,6 +93,7 @@ ORDER = [
     (DRAIN, QUEUE),  # jobs and queues end
     (DRAIN, CONTROLLER),  # while the one runs that has to release them
     (DRAIN, WORKSPACE_RIGHTS),
+    (DRAIN, MODEL_RIGHTS),  # workers save models until they end, also those of a run from the manifest
     (QUEUE, CONTROLLER),
     (QUEUE, POOL),
     (CONTROLLER, CONTROLLER_KINDS),

@@ -420,6 +420,14 @@ def test_drain_is_the_last_resource(dev: Recorded) -> None:
     assert "kubeconfig" not in json.dumps(last.inputs)
 
 
+def test_drain_ends_before_any_permission_of_pods_is_deleted(other: Recorded) -> None:
+    """Also without a run and queues in the settings: users start runs from the manifest."""
+    attachment = "aws:iam/rolePolicyAttachment:RolePolicyAttachment"
+    attached = {(attachment, each.name) for each in other.of(attachment)}
+    assert (attachment, "trainyard-dev-trainer-models") in attached
+    assert attached - other.needs("pulumi-python:dynamic/drain:Drain", "drain") == set()
+
+
 def test_cluster_log_group_is_deleted_before_the_log_sweep(
     dev: Recorded,
 ) -> None:
