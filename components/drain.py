@@ -74,7 +74,8 @@ class Drain(DynamicResource, module="drain", name="Drain"):
     """The drain of a cluster. Its deletion removes launchers, jobs, placeholders, pools and nodes.
 
     Creates nothing. Let it depend on everything that Karpenter needs to terminate nodes: its pods, role and queue,
-    the routes, the access entries. Pulumi then creates it last and deletes it first.
+    the routes, the access entries. Let it also depend on the roles, buckets and volumes that your pods use. Pulumi
+    then creates it last and deletes it first.
     """
 
     def __init__(self, name: str, args: DrainArgs, opts: pulumi.ResourceOptions | None = None) -> None:

@@ -114,20 +114,14 @@ pools = Pools(
     in_both,
 )
 devices = DevicePlugins("devices", DevicePluginsArgs(pools=(pool,), after=alive), in_both)
-# `destroy` deletes it first: it deletes the pools and waits for the end of their nodes.
-Drain(
-    "drain",
-    DrainArgs(cluster=name, region=region),
-    ResourceOptions(depends_on=[*alive, karpenter, pools, devices, kubernetes]),
-)
 
 # Resources of your own beside the components: a bucket, and a role with which pods of one service account read it.
 in_account = ResourceOptions(provider=provider)
 datasets = aws.s3.Bucket("datasets", force_destroy=not protect, tags=tags, opts=in_account)
 tls_only = pulumi.Output.json_dumps(datasets.arn.apply(iam.bucket_tls_only))
-aws.s3.BucketPolicy("datasets", bucket=datasets.id, policy=tls_only, opts=in_account)
+datasets_policy = aws.s3.BucketPolicy("datasets", bucket=datasets.id, policy=tls_only, opts=in_account)
 reader = BucketAccess(name="dataset-reader", namespace="default", bucket_arn=datasets.arn)
-ServiceAccounts(
+accounts = ServiceAccounts(
     "accounts",
     ServiceAccountsArgs(
         prefix=name,
@@ -137,6 +131,16 @@ ServiceAccounts(
         tags=tags,
     ),
     in_both,
+)
+
+# `destroy` deletes it first: it deletes the pools and waits for the end of their nodes. Until then, pods use what it
+# depends on.
+Drain(
+    "drain",
+    DrainArgs(cluster=name, region=region),
+    ResourceOptions(
+        depends_on=[*alive, karpenter, pools, devices, kubernetes, datasets, datasets_policy, accounts]
+    ),
 )
 
 pulumi.export("kubeconfig", cluster.kubeconfig)

@@ -78,6 +78,12 @@ def test_example_has_the_platform_and_a_bucket_beside_it(recorded: Recorded) -> 
 def test_example_is_destroyed_from_the_drain_to_the_network(recorded: Recorded) -> None:
     drain = recorded.needs("pulumi-python:dynamic/drain:Drain", "drain")
     assert {"gpu", "karpenter", "platform-test-system"} <= {name.removeprefix("pools-") for _, name in drain}
+    # Pods use their permissions and the bucket until the drain ends.
+    used = ("rolePolicyAttachment:RolePolicyAttachment", "s3/bucket:Bucket", "bucketPolicy:BucketPolicy")
+    of_pods = {(each.type, each.name) for each in recorded.resources if each.type.endswith(used)}
+    assert len({kind for kind, _ in of_pods}) == len(used)
+    assert of_pods - drain == set()
+    assert ("kubernetes:core/v1:ServiceAccount", "default-dataset-reader") in drain
     needed = recorded.needs("eks:index:Cluster", "platform-test")
     assert ("pulumi-python:dynamic/drain:Remains", "remains") in needed
     assert any(type_ == "aws:ec2/subnet:Subnet" for type_, _ in needed)
