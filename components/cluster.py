@@ -93,7 +93,9 @@ class ClusterArgs:
     log_retention_days: int = 365
     """The retention of the control plane's logs."""
     deletion_protection: bool = True
-    """Whether EKS refuses to delete the cluster."""
+    """Whether EKS refuses to delete the cluster. `Drain` turns this off during `destroy`. Use the option `protect` of
+    `ResourceOptions` to stop `pulumi destroy`.
+    """
 
     # System nodes and add-ons
     system_instance_type: str = SYSTEM_NODE_TYPE

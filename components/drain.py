@@ -73,6 +73,10 @@ class DrainArgs:
 class Drain(DynamicResource, module="drain", name="Drain"):
     """The drain of a cluster. Its deletion removes launchers, jobs, placeholders, pools and nodes.
 
+    It also deletes Services with a load balancer, Ingresses, and dynamically provisioned volumes with their data, in
+    all namespaces. It then turns off the cluster's deletion protection. With `pools`, it deletes these objects in the
+    namespace `training` only, and leaves the protection.
+
     Creates nothing. Let it depend on everything that Karpenter needs to terminate nodes: its pods, role and queue,
     the routes, the access entries. Let it also depend on the roles, buckets and volumes that your pods use. Pulumi
     then creates it last and deletes it first.
