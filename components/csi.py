@@ -15,10 +15,9 @@ import pulumi_kubernetes as k8s
 from .cluster import addon
 from .documents import iam
 from .documents.account import Account
+from .documents.versions import EBS_ADDON, FSX_ADDON
 from .identity import Identity, IdentityArgs
 
-EBS_ADDON: Final = "aws-ebs-csi-driver"
-FSX_ADDON: Final = "aws-fsx-csi-driver"
 EBS_DRIVER: Final = "ebs.csi.aws.com"
 # The controller's service account in the add-on (https://docs.aws.amazon.com/eks/latest/userguide/ebs-csi.html).
 EBS_SERVICE_ACCOUNT: Final = "ebs-csi-controller-sa"

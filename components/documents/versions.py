@@ -11,18 +11,11 @@ from typing import Final
 KUBERNETES: Final = "1.35"
 KUBERNETES_SUPPORTED: Final = ("1.34", "1.35", "1.36")
 
-# Names of EKS add-ons that a stack has or may have (https://docs.aws.amazon.com/eks/latest/userguide/eks-add-ons.html).
-ADDONS: Final = (
-    "vpc-cni",
-    "kube-proxy",
-    "coredns",
-    "eks-pod-identity-agent",
-    "eks-node-monitoring-agent",
-    "metrics-server",
-    "aws-fsx-csi-driver",
-    "aws-ebs-csi-driver",
-    "amazon-cloudwatch-observability",
-)
+# The EKS add-ons of a stack's own cluster (https://docs.aws.amazon.com/eks/latest/userguide/eks-add-ons.html): those of
+# `components.cluster`, and the drivers of `components.csi`.
+EBS_ADDON: Final = "aws-ebs-csi-driver"
+FSX_ADDON: Final = "aws-fsx-csi-driver"
+ADDONS: Final = ("vpc-cni", "kube-proxy", "coredns", "eks-node-monitoring-agent", EBS_ADDON, FSX_ADDON)
 
 # github.com/aws/karpenter-provider-aws v1.14.1, 2026-08-21; serves Kubernetes 1.35 from 1.9 on
 # (website/content/en/v1.14/upgrading/compatibility.md). The published chart names its image by digest. No file names a

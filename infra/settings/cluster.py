@@ -49,7 +49,7 @@ from infra.settings.problems import Section, twice
 INTERNET, VPC = "internet", "vpc"
 ONLY_NEW: Final = (
     *("name", "accountId", "version", "deployFrom", "administrators", "publicAccessCidrs", "systemNodes"),
-    *("logRetentionDays", "lateLogSeconds"),
+    *("addonVersions", "logRetentionDays", "lateLogSeconds"),
 )
 
 
@@ -83,13 +83,15 @@ class _PublicRange(Text):
 
 
 class _Addon(MapKey):
-    """An add-on of EKS that the stack installs."""
+    """An EKS add-on that the stack creates."""
 
     def check(self, value: Any) -> Any:
         name = super().check(value)
         if name not in versions.ADDONS:
             near = hint(name, versions.ADDONS)
-            raise ValueError(f"no add-on of this name is known{near} (known: {', '.join(versions.ADDONS)})")
+            raise ValueError(
+                f"the stack creates no such add-on{near}; it must be one of {', '.join(versions.ADDONS)}"
+            )
         return name
 
 
@@ -206,8 +208,9 @@ class Cluster(Model):
     node_repair: bool = setting(True, IN_PLACE, example=True)
     """Replace nodes that stay unhealthy: after 10 minutes for accelerators, otherwise 30."""
     addon_versions: AddonVersions = setting({}, IN_PLACE, example={"coredns": "v1.12.4-eksbuild.1"})
-    """Versions of EKS add-ons by their names. Each `up` sets others to EKS's default for the Kubernetes version.
-    Pools with EFA need a vpc-cni of 1.18.5 or newer.
+    """Versions of the stack's EKS add-ons by their names: vpc-cni, kube-proxy, coredns, eks-node-monitoring-agent,
+    aws-ebs-csi-driver and, with `storage.lustre`, aws-fsx-csi-driver. Each `up` sets others to EKS's default for the
+    Kubernetes version. Pools with EFA need a vpc-cni of 1.18.5 or newer.
     """
     ami: Ami = setting(versions.AMI, NEW_NODES, example="al2023@v20260724")
     """The nodes' AMI, an alias with a version. New nodes use a newer one."""

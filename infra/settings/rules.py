@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from components.documents import checkpoints, efa, eks, instance_types, vpc
+from components.documents import checkpoints, efa, eks, instance_types, versions, vpc
 from components.documents.pool import CAPACITY_BLOCK
 from components.documents.torchrun_queue import BUCKET_PREFIX, Queue
 from infra.settings import trainer_options
@@ -43,6 +43,7 @@ def check(
     _check_arguments(problems, settings)
     _check_checkpoints(problems, settings)
     _check_network_plugin(problems, settings)
+    _check_file_system_driver(problems, settings)
     _check_workspaces(problems, settings)
     _check_linked_workspaces(problems, settings)
     _check_queue_kernels(problems, settings, queues)
@@ -194,12 +195,25 @@ def _check_checkpoints(problems: Problems, settings: Settings) -> None:
 
 def _check_network_plugin(problems: Problems, settings: Settings) -> None:
     """Check the pinned version of the VPC CNI, if any. The preflight checks the version of an existing cluster."""
+    if settings.cluster.existing is not None:
+        return
     version = settings.cluster.addon_versions.get("vpc-cni")
     with_efa = [pool.name for pool in settings.pools if pool.efa]
     if version and with_efa and (problem := efa.cni_problem(version)):
         problems.add(
             "trainyard:cluster.addonVersions.vpc-cni",
             f"'{version}' {problem}, or the efa of {', '.join(with_efa)} must be none",
+        )
+
+
+def _check_file_system_driver(problems: Problems, settings: Settings) -> None:
+    """Refuse a version of the FSx CSI driver without a file system: the stack then does not create the driver."""
+    if settings.cluster.existing is not None or problems.about("trainyard:storage.lustre"):
+        return
+    if versions.FSX_ADDON in settings.cluster.addon_versions and settings.storage.lustre is None:
+        problems.add(
+            f"trainyard:cluster.addonVersions.{versions.FSX_ADDON}",
+            "is given, and the stack has no file system; leave it out, or set storage.lustre",
         )
 
 

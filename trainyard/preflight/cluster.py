@@ -77,8 +77,7 @@ def check_update(settings: Settings, aws: Aws) -> list[Finding]:
 def check_addons(settings: Settings, aws: Aws) -> list[Finding]:
     """Check that EKS has `cluster.addonVersions` for the Kubernetes version of a new cluster."""
     cluster, findings = settings.cluster, []
-    # The add-ons of an existing cluster belong to its owner.
-    for name, version in {} if cluster.existing else cluster.addon_versions.items():
+    for name, version in cluster.addon_versions.items():
         found = aws.items(
             "eks",
             "describe_addon_versions",

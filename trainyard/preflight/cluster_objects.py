@@ -16,6 +16,7 @@ from components.documents import efa
 from components.documents.device_plugins import where
 from components.documents.eks import AGENT, VALUES
 from components.documents.pool import GPU, NEURON
+from components.documents.versions import FSX_ADDON
 from infra.settings import Settings
 from trainyard.k8s import eks, names
 from trainyard.k8s.client import REFUSED_STATUS, ApiError, ApiUnavailable, RetryPolicy
@@ -48,9 +49,8 @@ DEFINITIONS: Final = {
     "JobSet": ("jobsets.jobset.x-k8s.io",),
     "a controller of torchrun jobs": _TORCHRUN,
 }
-# The CSI driver of a file system, and its EKS add-on.
+# The CSI driver of a file system.
 FSX_DRIVER: Final = "fsx.csi.aws.com"
-FSX_ADDON: Final = "aws-fsx-csi-driver"
 # The end of an image's repository, and the resource of this device plugin.
 PLUGIN_IMAGES: Final = {
     "/k8s-device-plugin": GPU,

@@ -25,13 +25,9 @@ BINDING = ("aws:sourcearn", "aws:sourceaccount", "kms:encryptioncontext:aws:logs
 # A role that only an instance profile or a cluster of this account hands over: iam:PassRole decides.
 PASSED = ("ec2.amazonaws.com", "eks.amazonaws.com")
 # Add-ons that call AWS, and those that only talk to the cluster or the kernel. The FSx CSI driver mounts what is there
-# and creates nothing; the Pod Identity agent uses eks-auth by the node's role, as it must
-# (https://docs.aws.amazon.com/eks/latest/userguide/pod-id-agent-setup.html).
+# and creates nothing.
 CALLING = {"vpc-cni", "aws-ebs-csi-driver"}
-OTHERS = {
-    *("coredns", "kube-proxy", "eks-pod-identity-agent", "eks-node-monitoring-agent"),
-    *("aws-fsx-csi-driver", "metrics-server"),
-}
+OTHERS = {"coredns", "kube-proxy", "eks-node-monitoring-agent", "aws-fsx-csi-driver"}
 
 
 def statements(inputs: dict[str, Any]) -> list[dict[str, Any]]:

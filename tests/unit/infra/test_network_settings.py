@@ -243,6 +243,11 @@ def test_existing_cluster_needs_no_setting_of_a_new_one() -> None:
         ({"publicAccessCidrs": ["203.0.113.0/24"]}, "cluster.publicAccessCidrs: is for a cluster that"),
         ({"version": "1.35"}, "cluster.version: is for a cluster that the stack makes"),
         ({"lateLogSeconds": 0}, "cluster.lateLogSeconds: is for a cluster that the stack makes"),
+        *(
+            # This vpc-cni is too old for EFA.
+            ({"addonVersions": {name: "v1.12.4-eksbuild.1"}}, "cluster.addonVersions: is for a cluster that")
+            for name in ("coredns", "aws-fsx-csi-driver", "vpc-cni")
+        ),
         ({"existing": {**GIVEN_CLUSTER, "name": None}}, "cluster.existing.name: is missing"),
         ({"existing": {**GIVEN_CLUSTER, "endpoint": "AB"}}, "cluster.existing.endpoint: 'AB' is invalid"),
         (
@@ -318,7 +323,15 @@ def test_existing_cluster_needs_an_existing_vpc() -> None:
         ({"deployFrom": "home"}, "cluster.deployFrom: 'home' is not known; it must be one of internet, vpc"),
         (
             {"addonVersions": {"coredn": "v1.1.1-eksbuild.1"}},
-            "addonVersions.coredn: no add-on of this name is known",
+            "addonVersions.coredn: the stack creates no such add-on; did you mean coredns?",
+        ),
+        (
+            {"addonVersions": {"metrics-server": "v0.8.0-eksbuild.6"}},
+            "addonVersions.metrics-server: the stack creates no such add-on; it must be one of vpc-cni",
+        ),
+        (
+            {"addonVersions": {"aws-fsx-csi-driver": "v1.8.0-eksbuild.1"}},
+            "addonVersions.aws-fsx-csi-driver: is given, and the stack has no file system; leave it out",
         ),
         ({"addonVersions": {"coredns": "1.1"}}, "cluster.addonVersions.coredns: '1.1' is invalid"),
         ({"systemNodes": {"count": 1}}, "cluster.karpenterReplicas: 2 need a system node each"),

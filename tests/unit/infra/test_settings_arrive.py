@@ -12,6 +12,7 @@ from typing import Any, cast
 import pulumi
 import pytest
 
+from components.documents import versions
 from infra import stack, volumes
 from infra.settings import read
 from infra.settings.reference import keys
@@ -307,6 +308,11 @@ def test_setting_that_excludes_another_reaches_its_resource(
 ) -> None:
     kind, name = resource.split(" ")
     assert at(otherwise().one(kind, name).inputs, place) == expected, key
+
+
+def test_addons_with_a_version_setting_are_those_of_a_stack() -> None:
+    """`MADE` has a file system, and so every add-on."""
+    assert {each.inputs["addonName"] for each in made().of(ADDON)} == set(versions.ADDONS)
 
 
 def test_every_setting_of_these_sections_is_tested() -> None:
