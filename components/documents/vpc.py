@@ -58,6 +58,8 @@ SMALLEST_PREFIX: Final = 28
 # Every pod and every interface of a worker uses an address, so a smaller VPC is not useful.
 SMALLEST_VPC_PREFIX: Final = 20
 ZONES: Final = range(2, 5)
+# A wider range of public addresses is not one organisation's: an office or a provider's gateway has at most a /16.
+WIDEST_PUBLIC_PREFIX: Final = 16
 
 
 def private_endpoints(*, file_system: bool, more: tuple[str, ...] = ()) -> tuple[str, ...]:

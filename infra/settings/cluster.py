@@ -190,7 +190,7 @@ class Cluster(Model):
     )
     """ARNs of IAM users and roles with all permissions in the cluster. They must include the deployer."""
     public_access_cidrs: PublicRanges = setting((), IN_PLACE, example=["203.0.113.0/24"])
-    """Public ranges with access to the API server over the internet, at most 40, each /8 or smaller. Without them,
+    """Public ranges with access to the API server over the internet, at most 40, each /16 or smaller. Without them,
     the API server is reached from the VPC only, and `deployFrom` must be vpc.
     """
     deploy_from: Annotated[str, Choice((INTERNET, VPC))] = setting(INTERNET, IN_PLACE, example="internet")

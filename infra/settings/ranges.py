@@ -6,10 +6,9 @@ import ipaddress
 import re
 from typing import Final
 
+from components.documents.vpc import WIDEST_PUBLIC_PREFIX
 from infra.settings.formats import CIDR
 
-# No company has more than a /8.
-WIDEST_PUBLIC: Final = 8
 # "Public endpoint access CIDR ranges per cluster"
 # (https://docs.aws.amazon.com/eks/latest/userguide/service-quotas.html).
 MOST_PUBLIC: Final = 40
@@ -40,16 +39,13 @@ def public_problem(block: str) -> str | None:
     except ValueError as error:
         return f"{error}; it must be a range such as 203.0.113.0/24"
     must_be = "it must be the public range that you deploy from"
-    if network.prefixlen < WIDEST_PUBLIC:
-        return (
-            f"'{block}' is {'a large part of the' if network.prefixlen else 'the whole'} internet; {must_be}"
-        )
     if _in(network, PRIVATE):
         return f"'{block}' is private, and nobody comes from it over the internet; {must_be}"
     if _in(network, NOBODYS):
         return f"'{block}' is nobody's address; {must_be}"
-    # EKS is not known to take /08.
-    return None if str(network) == block else f"'{block}' is invalid; it must be {network}"
+    if network.prefixlen < WIDEST_PUBLIC_PREFIX and not _in(network, (LOOPBACK,)):
+        return f"'{block}' is too large; {must_be}, /{WIDEST_PUBLIC_PREFIX} or smaller"
+    return None
 
 
 def documents(block: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from components.documents.vpc import WIDEST_PUBLIC_PREFIX
 from trainyard.policies.model import Resource, Stack, rule
 
 SUBNET: Final = "aws:ec2/subnet:Subnet"
@@ -23,10 +24,9 @@ IN_SUBNETS: Final = {NODE_GROUP: "subnetIds", NODE_CLASS: "spec", LUSTRE: "subne
 GROUP: Final = "aws:ec2/securityGroup:SecurityGroup"
 INGRESS: Final = "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"
 EGRESS: Final = "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule"
-# A range with a shorter prefix can't be one organisation's. The largest private range is 10.0.0.0/8. An office or a
-# provider's gateway has at most a /16 of public addresses, and a VPC a /44 of IPv6
-# (https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html).
-SHORTEST_PREFIX: Final = {4: 16, 6: 32}
+# A range with a shorter prefix can't be one organisation's. The largest private range is 10.0.0.0/8. A VPC has at most
+# a /44 of IPv6 (https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html).
+SHORTEST_PREFIX: Final = {4: WIDEST_PUBLIC_PREFIX, 6: 32}
 # RFC 1918, RFC 6598 and loopback.
 PRIVATE: Final = tuple(
     ipaddress.IPv4Network(block)

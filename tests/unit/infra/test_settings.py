@@ -190,7 +190,7 @@ def test_five_errors_are_reported_together(good: dict[str, Any]) -> None:
             {"version": 1.27},
             "trainyard:cluster.version: 1.27 is a number; it must be one of 1.34, 1.35, 1.36",
         ),
-        ("trainyard:cluster", {"publicAccessCidrs": ["0.0.0.0/0"]}, "is the whole internet"),
+        ("trainyard:cluster", {"publicAccessCidrs": ["0.0.0.0/0"]}, "'0.0.0.0/0' is too large"),
         (
             "trainyard:cluster",
             {"publicAccessCidrs": ["203.0.113.7/24"]},
