@@ -100,8 +100,10 @@ class RemainsArgs:
     """After this time, the deletion fails."""
     vpc: pulumi.Input[str] | None = None
     """The id of the VPC if the stack created it. The deletion then also removes what GuardDuty created there."""
-    late_log_seconds: int = 0
-    """During this time, late entries may create the log group of the cluster again. The deletion removes it."""
+    late_log_seconds: int = 180
+    """How long the deletion waits for late log entries. They create the cluster's log group again, which blocks the
+    next `up`.
+    """
     profile: str | None = None
     """A profile of ~/.aws/config for the deletion."""
 

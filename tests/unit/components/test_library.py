@@ -85,7 +85,9 @@ def test_example_is_destroyed_from_the_drain_to_the_network(recorded: Recorded) 
     assert of_pods - drain == set()
     assert ("kubernetes:core/v1:ServiceAccount", "default-dataset-reader") in drain
     needed = recorded.needs("eks:index:Cluster", "platform-test")
-    assert ("pulumi-python:dynamic/drain:Remains", "remains") in needed
+    remains = recorded.one("pulumi-python:dynamic/drain:Remains")
+    assert (remains.type, remains.name) in needed
+    assert remains.inputs["lateLogSeconds"] == 180, "late entries would block the next `up`"
     assert any(type_ == "aws:ec2/subnet:Subnet" for type_, _ in needed)
 
 
