@@ -91,8 +91,9 @@ class Network(AnyNetwork):
     - an interface endpoint for each service in `interface_endpoints`, with the service's public DNS name and open to
       the VPC only;
     - the security group of workers: it allows all traffic between its members and HTTPS egress (images, S3 and the AWS
-      APIs, through NAT or endpoints), and nothing else. It alone has Karpenter's discovery tag. Nodes also have the
-      cluster's own security group, which allows traffic between them and the control plane;
+      APIs, through NAT or endpoints). It alone has Karpenter's discovery tag. Nodes also have EKS's cluster security
+      group, which allows traffic between them and the control plane, and all outbound traffic. Egress of nodes is
+      therefore not limited;
     - with `flow_logs`, the flow log of accepted and rejected traffic, in an encrypted log group to which only its own
       IAM role can write.
 

@@ -149,7 +149,7 @@ def ingress_restricted(resource: Resource, _stack: Stack) -> Iterator[str]:
 
 @rule("egress-restricted", EGRESS, why="CKV_AWS_382 does not read rules that are resources")
 def egress_restricted(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Outbound traffic to the internet names its protocol and ports."""
+    """The stack's rules for outbound traffic to the internet name protocol and ports."""
     found = traffic(resource)
     if found.is_unrestricted and any(map(is_public, found.ranges)):
         yield f"it allows {found} to everywhere; it must name protocol and ports, such as tcp 443"
