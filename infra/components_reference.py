@@ -53,8 +53,11 @@ one object with its arguments, and Pulumi's `ResourceOptions`, where `providers`
 [Drain](#drain) and [Remains](#remains) are dynamic resources and need no provider.
 Arguments of the type `Input` accept outputs of other resources.
 
-Components read no settings, and do not check values as stack files are checked ([settings.md](settings.md)). Pulumi
-deletes resources in the reverse order of their creation: see the arguments `after` and `under`, and [Drain](#drain).
+Components read no settings, and do not check values as stack files are checked ([settings.md](settings.md)).
+
+Pulumi deletes a resource before those it depends on. Resources without a dependency between them are deleted in
+parallel. The arguments `after` and `under` add dependencies; see also [Drain](#drain).
+
 Names such as `documents.iam` are modules of `trainyard.components`. `documents.instance_types.make_pool` creates a pool
 from the facts of its instance type, and checks `purchase` and `max_nodes`.
 """
