@@ -47,9 +47,18 @@ class Pools(pulumi.ComponentResource):
     Creates an EC2NodeClass and a NodePool for each pool, both with the pool's name.
 
     They launch no nodes by themselves: Karpenter launches nodes for pending pods.
+
+    Raises:
+        ValueError: A pool is in a zone that has no subnet.
     """
 
     def __init__(self, name: str, args: PoolsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        for pool in args.pools:
+            if pool.zone not in args.subnet_ids:
+                raise ValueError(
+                    f"pools: pool '{pool.name}' is in {pool.zone}, which has no subnet. Its zone must be one of"
+                    f" {', '.join(sorted(args.subnet_ids))}."
+                )
         super().__init__("trainyard:karpenter:Pools", name, None, opts)
         self.objects: list[pulumi.Resource] = []
         """The EC2NodeClasses and NodePools."""

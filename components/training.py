@@ -177,7 +177,12 @@ def launcher_rules(backend: str = names.BACKEND_PYTORCHJOB) -> dict[str, list[Ru
 
     Those on training jobs are for this backend only. The launcher can also watch what it can list, so that it does not
     poll.
+
+    Raises:
+        ValueError: The backend is unknown.
     """
+    if backend not in _JOB_RULES:
+        raise ValueError(f"backend: {backend!r} is unknown. It must be one of {', '.join(_JOB_RULES)}.")
     return {
         "": [
             _rule("", "nodes pods", "list watch"),

@@ -8,7 +8,7 @@ import re
 import runpy
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from components.documents.account import Account
 from components.documents.instance_types import find, make_pool
 from components.documents.tags import stack_tags
 from components.network import Network, NetworkArgs
+from components.pools import Pools, PoolsArgs
+from components.training import launcher_rules
 from infra import components_reference
 from tests.unit.components.recording import Recorded, deploy
 from tests.unit.policies.building import made
@@ -169,6 +171,33 @@ def test_network_with_a_text_for_zones_is_one_line() -> None:
     args = NetworkArgs(account=account, cluster="c", cidr="10.64.0.0/16", zones=zones, tags={})
     with pytest.raises(ValueError, match=r"^zones: 'us-west-2a' is a text\. It must be a tuple"):
         Network("n", args)
+
+
+@pytest.mark.parametrize(
+    ("create", "message"),
+    [
+        (
+            lambda: Pools(
+                "pools",
+                PoolsArgs(
+                    cluster="c",
+                    pools=(make_pool(find("g5.2xlarge"), name="gpu", zone="us-west-2c", max_nodes=4),),
+                    subnet_ids={"us-west-2b": "subnet-b", "us-west-2a": "subnet-a"},
+                    node_role_name="r",
+                    tags={},
+                ),
+            ),
+            "pools: pool 'gpu' is in us-west-2c, which has no subnet. Its zone must be one of us-west-2a, us-west-2b.",
+        ),
+        (
+            lambda: launcher_rules("mpijob"),
+            "backend: 'mpijob' is unknown. It must be one of pytorchjob, trainjob.",
+        ),
+    ],
+)
+def test_argument_that_is_no_known_key_is_one_line(create: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        create()
 
 
 def test_page_of_the_components_is_current() -> None:
