@@ -89,7 +89,9 @@ class ClusterArgs:
     profile: str | None = None
     """A profile of ~/.aws/config in the kubeconfig."""
     logs_key_arn: pulumi.Input[str] | None = None
-    """The key that encrypts the control plane's logs. CloudWatch Logs must be allowed to use it."""
+    """The key that encrypts the log group `documents.iam.control_plane_group`. CloudWatch Logs must be allowed to use
+    it: `logs_key_arn` of an `Encryption` whose `log_groups` contain this group.
+    """
     log_retention_days: int = 365
     """The retention of the control plane's logs."""
     deletion_protection: bool = True

@@ -34,7 +34,9 @@ class EncryptionArgs:
     protect: bool = True
     """Whether Pulumi protects the keys of secrets and data from deletion: `destroy` fails."""
     log_groups: tuple[str, ...] = ()
-    """The names of the log groups to encrypt. Without any, there is no key for logs."""
+    """The names of the log groups to encrypt (`documents.iam.control_plane_group`, and with flow logs
+    `documents.iam.flow_logs_group`). Without any, there is no key for logs.
+    """
 
 
 class Encryption(pulumi.ComponentResource):

@@ -25,8 +25,8 @@ class FlowLogSettings:
     """The key and the retention of a VPC's flow logs."""
 
     key_arn: pulumi.Input[str]
-    """The key that encrypts the log group. CloudWatch Logs must be allowed to use it
-    (`documents.iam.logs_key_policy`).
+    """The key that encrypts the log group `documents.iam.flow_logs_group`. CloudWatch Logs must be allowed to use it:
+    `logs_key_arn` of an `Encryption` whose `log_groups` contain this group.
     """
     retention_days: int
     """The retention of the entries."""

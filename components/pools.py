@@ -108,7 +108,8 @@ class PlacementArgs:
 class Placement(pulumi.ComponentResource):
     """The placement groups of the pools.
 
-    Creates a placement group with the strategy `cluster` for each pool with `makes_placement_group`.
+    Creates a placement group with the strategy `cluster` for each pool with `makes_placement_group`, which
+    `dataclasses.replace` sets.
 
     Pools can also name an existing group. EC2 can't delete a group while an instance is in it, so the pools must
     depend on `groups`: `destroy` then terminates the instances first

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from components.documents import account, iam, instance_types, pool, tags
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs" / "components.md"
@@ -36,6 +39,11 @@ COMMON: Final = {
     "tags": "The tags of all AWS resources.",
     "vpc_id": "The id of the VPC.",
 }
+# Functions and classes of `documents` that give arguments of components.
+HELPERS: Final[tuple[Callable[..., Any], ...]] = (
+    *(account.Account, instance_types.find, instance_types.make_pool, pool.Pool, tags.stack_tags),
+    *(iam.account_of, iam.bucket_tls_only, iam.control_plane_group, iam.flow_logs_group),
+)
 HEAD: Final = """\
 # Components
 
@@ -58,9 +66,9 @@ Components read no settings, and do not check values as stack files are checked 
 Pulumi deletes a resource before those it depends on. Resources without a dependency between them are deleted in
 parallel. The arguments `after` and `under` add dependencies; see also [Drain](#drain).
 
-Names such as `documents.iam` are modules of `trainyard.components`. `documents.instance_types.make_pool` creates a pool
-from the facts of its instance type, and checks `purchase` and `max_nodes`.
+Names such as `documents.iam` are modules of `trainyard.components`. [Helpers](#helpers) lists their functions.
 """
+WIDTH: Final = 100
 
 
 def classes(module: str) -> list[ast.ClassDef]:
@@ -187,9 +195,31 @@ def section(module: str) -> str:
     return "\n".join(parts)
 
 
+def helper(call: Callable[..., Any]) -> str:
+    """Return the part of the page about a function or class of `documents`: its signature and docstring."""
+    signature = inspect.signature(call)
+    parameters = []
+    for each in signature.parameters.values():
+        if each.kind is each.KEYWORD_ONLY and "*" not in parameters:
+            parameters.append("*")
+        default = "" if each.default is each.empty else f" = {each.default!r}"
+        parameters.append(f"{each.name}: {each.annotation}{default}")
+    result = "" if isinstance(call, type) else f" -> {signature.return_annotation}"
+    text = f"{call.__name__}({', '.join(parameters)}){result}"
+    if len(text) > WIDTH:
+        lines = "".join(f"    {each},\n" for each in parameters)
+        text = f"{call.__name__}(\n{lines}){result}"
+    meaning = (inspect.getdoc(call) or "").replace("Raises:\n    ", "Raises ")
+    meaning = re.sub(r"^    (\w+): ", r"- `\1`: ", meaning.replace("Args:\n", "Arguments:\n\n"), flags=re.M)
+    meaning = re.sub(r"^ {8}", "  ", meaning, flags=re.M)
+    module = f"trainyard.{call.__module__}"
+    return f"### {call.__name__}\n\n`{module}`\n\n```python\n{text}\n```\n\n{meaning}\n"
+
+
 def render() -> str:
     """Return the page."""
-    return "\n".join([HEAD, *(section(module) for module in MODULES)])
+    helpers = ["## Helpers\n", *map(helper, HELPERS)]
+    return "\n".join([HEAD, *(section(module) for module in MODULES), *helpers])
 
 
 if __name__ == "__main__":

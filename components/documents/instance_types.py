@@ -201,6 +201,9 @@ def make_pool(
 ) -> Pool:
     """Return a pool of nodes of one instance type in one zone.
 
+    `dataclasses.replace` sets the other fields of a `Pool`, such as `placement_group` and `makes_placement_group`,
+    `reservation_type`, `on_demand_fallback` and `data_snapshot_id`.
+
     Args:
         facts: The instance type, from `find`.
         name: The name of the NodePool.
@@ -210,7 +213,8 @@ def make_pool(
         capacity_reservation_ids: The reservations of a pool with the purchase `reserved`.
         root_volume_gib: The size of a node's disk.
         idle_seconds: After this time an empty node is terminated.
-        efa_policy: The layout of EFA interfaces (`documents/efa.py`); by default `ip` if the type has EFA, else `none`.
+        efa_policy: `none`, `ip` (one interface for IP traffic) or `bandwidth` (one for each network card or group of
+            cards that shares its bandwidth). By default `ip` if the type has EFA, else `none`.
         warm_nodes: The number of nodes that stay without a job.
 
     Raises:

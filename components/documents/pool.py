@@ -61,12 +61,12 @@ class Pool:
 
     `efa` is the number of EFA interfaces per node, in the layout of `efa_policy` (`components.documents.efa`) on
     the network cards from `first_efa_card` on. With `on_demand_fallback`, a node is launched on demand while the
-    reservations are full. `reservation_begins` and `reservation_ends` are the times of a reservation, RFC 3339.
-    `placement_group` is the name of the nodes' placement group, which the stack creates if `makes_placement_group`
-    is set; `placement_group_of_reservation` is the group of the reservations. `data_snapshot_id` is a snapshot with
-    the container runtime's directory and the images in it. Every node gets it on a disk of `data_volume_gib` GiB
-    (None: the snapshot's size). `warm_nodes` is the number of nodes that stay without a job. The first network card
-    supports `interfaces` interfaces with `addresses_per_interface` addresses each.
+    reservations are full. `reservation_type` is odcr or capacity-block. `reservation_begins` and `reservation_ends`
+    are the times of a reservation, RFC 3339. `placement_group` is the name of the nodes' placement group, which the
+    stack creates if `makes_placement_group` is set; `placement_group_of_reservation` is the group of the reservations.
+    `data_snapshot_id` is a snapshot with the container runtime's directory and the images in it. Every node gets it on
+    a disk of `data_volume_gib` GiB (None: the snapshot's size). `warm_nodes` is the number of nodes that stay without a
+    job. The first network card supports `interfaces` interfaces with `addresses_per_interface` addresses each.
     """
 
     name: str

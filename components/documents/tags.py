@@ -25,7 +25,11 @@ CNI_INSTANCE: Final = "node.k8s.amazonaws.com/instance_id"
 
 
 def stack_tags(project: str, stack: str) -> dict[str, str]:
-    """Return the tags that mark a resource as the stack's; `destroy` searches for leftovers by exactly these."""
+    """Return the tags that mark a resource as the stack's.
+
+    No component requires them. `make verify-clean` searches for leftovers by exactly these tags, and the policies
+    require them.
+    """
     return {"trainyard:project": project, "trainyard:stack": stack}
 
 

@@ -217,6 +217,21 @@ def test_page_has_all_components_and_a_meaning_of_each_argument() -> None:
             assert [name for name, text in meanings.items() if not text] == [], node.name
 
 
+def test_page_has_the_signatures_of_all_functions_in_the_example() -> None:
+    text = (EXAMPLE / "__main__.py").read_text()
+    used = set(re.findall(r"\biam\.(\w+)", text))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+            "trainyard.components.documents."
+        ):
+            used |= {each.name for each in node.names}
+    assert {"stack_tags", "make_pool", "control_plane_group"} <= used
+    page = components_reference.PAGE.read_text().partition("## Helpers")[2]
+    assert [each for each in sorted(used) if f"\n{each}(" not in page] == []
+    assert "flow_logs_group(cluster: str)" in page, "without it, the key of flow logs can't be used"
+    assert "purchase: str = 'on-demand'" in page
+
+
 def test_components_import_each_other_by_relative_imports() -> None:
     """Where they are installed, there is no package `components`."""
     found = {
