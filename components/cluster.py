@@ -129,7 +129,8 @@ class Cluster(AnyCluster):
     - an access entry with cluster administration for each administrator, and one for Karpenter's nodes;
     - the system nodes (`pulumi_eks.ManagedNodeGroup`) in the private subnets, with encrypted disks. As on the
       workers, pods can't use the node's IAM role;
-    - the add-ons, with CoreDNS after the nodes.
+    - the add-ons vpc-cni and kube-proxy, and after the nodes coredns and eks-node-monitoring-agent. Volumes also need
+      the component `Csi`.
 
     `access` includes the administrators' entries, so that the user who destroys the stack keeps access until nothing is
     left in the cluster.

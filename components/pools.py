@@ -46,7 +46,9 @@ class Pools(pulumi.ComponentResource):
 
     Creates an EC2NodeClass and a NodePool for each pool, both with the pool's name.
 
-    They launch no nodes by themselves: Karpenter launches nodes for pending pods.
+    They launch no nodes by themselves: Karpenter launches nodes for pending pods. Each node has the label
+    `trainyard.dev/pool` with the pool's name, and a taint with the effect NoSchedule. Its key is the resource of the
+    pool's devices, such as `nvidia.com/gpu`, or for a CPU pool `trainyard.dev/pool`.
 
     Raises:
         ValueError: A pool is in a zone that has no subnet.

@@ -201,6 +201,9 @@ def make_pool(
 ) -> Pool:
     """Return a pool of nodes of one instance type in one zone.
 
+    Spot pools need the service-linked role AWSServiceRoleForEC2Spot once per account:
+    `aws iam create-service-linked-role --aws-service-name spot.amazonaws.com`.
+
     `dataclasses.replace` sets the other fields of a `Pool`, such as `placement_group` and `makes_placement_group`,
     `reservation_type`, `on_demand_fallback` and `data_snapshot_id`.
 
