@@ -213,7 +213,9 @@ class Cluster(Model):
     Kubernetes version. Pools with EFA need a vpc-cni of 1.18.5 or newer.
     """
     ami: Ami = setting(versions.AMI, NEW_NODES, example="al2023@v20260724")
-    """The nodes' AMI, an alias with a version. New nodes use a newer one."""
+    """The AMI of the pools' nodes, an alias with a version. New nodes use a newer one. EKS chooses the AMI of system
+    nodes.
+    """
     volume_key: KmsKeyArn | None = setting(
         None,
         "replaces the system nodes",
