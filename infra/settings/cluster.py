@@ -249,7 +249,7 @@ def check_cluster(section: Section[Cluster], default_name: str, region: str) -> 
             f" {SYSTEM_NODE_TYPE}",
         )
     for arn in twice(values.administrators):
-        section.reject("administrators", f"names '{arn}' twice; each must be another one")
+        section.reject("administrators", f"'{arn}' is listed twice. Remove one.")
     _check_public(section)
     if existing is None:
         name = _check_name(section, default_name)
@@ -318,7 +318,7 @@ def _check_issuer(given: Section[ExistingCluster]) -> None:
     if not (arn and given.ok("oidcProviderArn", "oidcIssuer")):
         return
     if issuer.removeprefix("https://") != iam.issuer_of(arn):
-        given.reject("oidcIssuer", f"'{issuer}' is not the provider's; it must end oidcProviderArn")
+        given.reject("oidcIssuer", f"'{issuer}' is not the provider's. It must be {iam.issuer_of(arn)}.")
 
 
 def _check_endpoint(given: Section[ExistingCluster], region: str) -> None:
@@ -400,9 +400,7 @@ def _check_public(section: Section[Cluster]) -> None:
     blocks = section.values.public_access_cidrs
     for index, block in enumerate(blocks):
         if block in blocks[:index]:
-            section.reject(
-                f"publicAccessCidrs[{index}]", f"'{block}' is there already; each must be another one"
-            )
+            section.reject(f"publicAccessCidrs[{index}]", f"'{block}' is listed twice. Remove one.")
     if len(blocks) > ranges.MOST_PUBLIC:
         section.reject(
             "publicAccessCidrs", f"has {len(blocks)} entries; EKS takes at most {ranges.MOST_PUBLIC}"

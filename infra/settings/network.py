@@ -169,7 +169,7 @@ def _check_existing(section: Section[Network], region: str, *, minimum: int) -> 
                     f"{key}.{zone}", f"'{zone}' is not in {region}; it must be a zone such as {region}a"
                 )
         if again := twice(subnets.values()):
-            section.reject(key, f"names '{again[0]}' twice; each zone has a subnet of its own")
+            section.reject(key, f"'{again[0]}' is listed twice. Each zone must have its own subnet.")
     count = len(values.private_subnet_ids)
     if section.has("privateSubnetIds") and section.ok("privateSubnetIds") and count < minimum:
         section.reject(
@@ -178,9 +178,7 @@ def _check_existing(section: Section[Network], region: str, *, minimum: int) -> 
         )
     both = sorted(set(values.private_subnet_ids.values()) & set(values.public_subnet_ids.values()))
     if both:
-        section.reject(
-            "publicSubnetIds", f"names {both[0]}, which is a private one, too; it must be another one"
-        )
+        section.reject("publicSubnetIds", f"'{both[0]}' is also in privateSubnetIds. Remove one.")
 
 
 def _check_zones(section: Section[Network], region: str) -> tuple[str, ...]:
@@ -193,7 +191,7 @@ def _check_zones(section: Section[Network], region: str) -> tuple[str, ...]:
         section.reject("zones", f"has {counted(len(zones), 'zone')}; it must have 2 to 4")
     again = twice(zones)
     if again:
-        section.reject("zones", f"names '{again[0]}' twice; each must be another one")
+        section.reject("zones", f"'{again[0]}' is listed twice. Remove one.")
     for index, zone in enumerate(zones):
         if region and not is_zone_of(region, zone):
             section.reject(
@@ -210,8 +208,8 @@ def _check_services(section: Section[Network], region: str) -> None:
         if problem := _service_problem(service, short, region):
             section.reject(key, problem)
         elif short in seen:
-            what = "" if seen[short] == service else f"'{seen[short]}', which is "
-            section.reject(key, f"'{service}' is {what}there already; each must be another one")
+            how = "listed twice" if seen[short] == service else f"also listed as '{seen[short]}'"
+            section.reject(key, f"'{service}' is {how}. Remove one.")
         seen.setdefault(short, service)
 
 

@@ -352,7 +352,7 @@ def _check_reservation_ids(section: Section[PoolSection]) -> None:
             else f"is given, but purchase is {purchase}; it must be reserved",
         )
     if again := twice(ids):
-        section.reject("capacityReservationIds", f"names '{again[0]}' twice; each must be another one")
+        section.reject("capacityReservationIds", f"'{again[0]}' is listed twice. Remove one.")
 
 
 def _placement(section: Section[PoolSection], pool: Pool, cluster: str) -> Pool:
@@ -412,8 +412,8 @@ def _one_place_per_reservation(problems: Problems, pools: list[PoolEntry]) -> No
             if (first.zone, first.instance_type) != (pool.zone, pool.instance_type):
                 problems.add(
                     f"{PATH}[{index}].capacityReservationIds",
-                    f"'{reservation}' is of {first.instance_type} in {first.zone} by the pool '{first.name}';"
-                    f" it must be of {pool.instance_type} in {pool.zone}",
+                    f"'{reservation}' is also in pool '{first.name}' ({first.instance_type}, {first.zone})."
+                    " A reservation has one type and one zone.",
                 )
 
 
@@ -431,6 +431,6 @@ def _one_zone_per_placement_group(problems: Problems, pools: list[PoolEntry]) ->
         if first.zone != pool.zone:
             problems.add(
                 f"{PATH}[{index}].placementGroup",
-                f"'{pool.placement_group}' is in {first.zone} by the pool '{first.name}', and this pool is in"
-                f" {pool.zone}; a group is in one zone, so that it must be another one",
+                f"'{pool.placement_group}' is also in pool '{first.name}' ({first.zone}), and this pool is in"
+                f" {pool.zone}. A placement group is in one zone.",
             )

@@ -75,12 +75,12 @@ def test_new_vpc_keeps_flow_logs_for_a_year() -> None:
                 **GIVEN_VPC,
                 "privateSubnetIds": dict.fromkeys(("us-west-2a", "us-west-2b"), "subnet-0b23456789abcdef0"),
             },
-            "network.privateSubnetIds: names 'subnet-0b23456789abcdef0' twice; each zone has a subnet of its own",
+            "network.privateSubnetIds: 'subnet-0b23456789abcdef0' is listed twice. Each zone must have its own",
         ),
-        ({"zones": ["us-west-2a"] * 2}, "network.zones: names 'us-west-2a' twice; each must be another one"),
+        ({"zones": ["us-west-2a"] * 2}, "network.zones: 'us-west-2a' is listed twice. Remove one."),
         (
             {**GIVEN_VPC, "publicSubnetIds": {"us-west-2a": "subnet-0a23456789abcdef0"}},
-            "network.publicSubnetIds: names subnet-0a23456789abcdef0, which is a private one, too",
+            "network.publicSubnetIds: 'subnet-0a23456789abcdef0' is also in privateSubnetIds. Remove one.",
         ),
         (
             {"interfaceEndpoints": ["ecr.apy"]},
@@ -89,11 +89,11 @@ def test_new_vpc_keeps_flow_logs_for_a_year() -> None:
         ({"interfaceEndpoints": ["s3"]}, "interfaceEndpoints[0]: 's3' has a gateway endpoint"),
         (
             {"interfaceEndpoints": ["ecr.api", "sts", "ecr.api"]},
-            "interfaceEndpoints[2]: 'ecr.api' is there already; each must be another one",
+            "interfaceEndpoints[2]: 'ecr.api' is listed twice. Remove one.",
         ),
         (
             {"interfaceEndpoints": ["ecr.api", "com.amazonaws.us-west-2.ecr.api"]},
-            "interfaceEndpoints[1]: 'com.amazonaws.us-west-2.ecr.api' is 'ecr.api', which is there already",
+            "interfaceEndpoints[1]: 'com.amazonaws.us-west-2.ecr.api' is also listed as 'ecr.api'. Remove one.",
         ),
         (
             {"interfaceEndpoints": ["com.amazonaws.us-west-2.s3"]},
@@ -363,7 +363,7 @@ def test_changed_region_suggests_no_zone_of_the_old_one() -> None:
 
 def test_zone_that_is_listed_twice_is_reported_once() -> None:
     (line,) = mistakes(with_({"network": {"zones": ["us-west-2a", "us-west-2a"]}}))
-    assert line.startswith("trainyard:network.zones: names 'us-west-2a' twice")
+    assert line.startswith("trainyard:network.zones: 'us-west-2a' is listed twice")
 
 
 def test_pool_is_offered_the_valid_zones_of_the_network() -> None:

@@ -162,7 +162,7 @@ def test_shipped_capacity_block_is_valid_in_any_year(year: int) -> None:
         ),
         (
             {**ODCR, "capacityReservationIds": 2 * ["cr-0123456789abcdef0"]},
-            "names 'cr-0123456789abcdef0' twice",
+            "'cr-0123456789abcdef0' is listed twice. Remove one.",
         ),
         ({"onDemandFallback": True}, "onDemandFallback: is given, but purchase is on-demand"),
         ({"purchase": "spot", "reservationType": "odcr"}, "reservationType: is given, but purchase is spot"),
@@ -227,12 +227,12 @@ def test_pools_in_two_zones_cannot_share_a_placement_group() -> None:
     there = {**POOL, "name": "there", "zone": "us-west-2a", "placementGroup": "theirs"}
     (line,) = mistakes(with_({"pools": [here, there]}))
     assert line == (
-        "trainyard:pools[1].placementGroup: 'theirs' is in us-west-2b by the pool 'small', and this pool is in"
-        " us-west-2a; a group is in one zone, so that it must be another one"
+        "trainyard:pools[1].placementGroup: 'theirs' is also in pool 'small' (us-west-2b), and this pool is in"
+        " us-west-2a. A placement group is in one zone."
     )
     made = {**there, "placementGroup": "trainyard-test-small"}
     (line,) = mistakes(with_({"pools": [{**POOL, "placementGroup": True}, made]}))
-    assert "'trainyard-test-small' is in us-west-2b" in line
+    assert "'trainyard-test-small' is also in pool 'small' (us-west-2b)" in line
     assert len(settings(with_({"pools": [here, {**there, "zone": "us-west-2b"}]})).pools) == 2
     assert (
         len(
@@ -260,7 +260,8 @@ def test_placement_group_is_created_or_existing() -> None:
 def test_reservation_with_two_types_or_zones_is_refused(other: dict[str, Any]) -> None:
     first = {**POOL, **ODCR}
     (line,) = mistakes(with_({"pools": [first, {**first, "name": "other", **other}]}))
-    assert "pools[1].capacityReservationIds: 'cr-0123456789abcdef0' is of g5.12xlarge in us-west-2b" in line
+    assert "pools[1].capacityReservationIds: 'cr-0123456789abcdef0' is also in pool 'small'" in line
+    assert "(g5.12xlarge, us-west-2b). A reservation has one type and one zone." in line
 
 
 def test_snapshot_disk_by_default_has_the_snapshot_size() -> None:

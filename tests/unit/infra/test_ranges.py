@@ -68,7 +68,9 @@ def test_public_ranges_are_limited_and_unique() -> None:
     (line,) = mistakes(with_public(*blocks))
     assert line == "trainyard:cluster.publicAccessCidrs: has 41 entries; EKS takes at most 40"
     (line,) = mistakes(with_public(blocks[0], blocks[1], blocks[0]))
-    assert line.startswith("trainyard:cluster.publicAccessCidrs[2]: '203.0.113.0/32' is there already")
+    assert line.startswith(
+        "trainyard:cluster.publicAccessCidrs[2]: '203.0.113.0/32' is listed twice. Remove one."
+    )
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ def test_five_errors_are_reported_together(good: dict[str, Any]) -> None:
         (
             "trainyard:cluster",
             {"administrators": 2 * ["arn:aws:iam::123456789012:role/platform"]},
-            "trainyard:cluster.administrators: names 'arn:aws:iam::123456789012:role/platform' twice",
+            "trainyard:cluster.administrators: 'arn:aws:iam::123456789012:role/platform' is listed twice. Remove one.",
         ),
         ("trainyard:cluster", {"ami": "bottlerocket@v1.40.0"}, "trainyard:cluster.ami: 'bottlerocket"),
         ("trainyard:cluster", {"systemNodes": {"count": True}}, "systemNodes.count: true is a boolean"),
