@@ -59,7 +59,7 @@ def preflight(life: Life) -> Iterator[str]:
     )
     lines = answer.stdout.splitlines()
     yield from (f"preflight: {line}" for line in lines if line.startswith(("missing: ", "not checked: ")))
-    if answer.returncode != 0 or not any(line.endswith("nothing is missing") for line in lines):
+    if answer.returncode != 0 or not any(line.endswith("no problems") for line in lines):
         yield f"preflight ended with {answer.returncode}: {answer.stdout[-500:]}{answer.stderr[-500:]}"
 
 

@@ -10,8 +10,7 @@ from infra.settings import Settings
 from trainyard.preflight.aws import Aws
 from trainyard.preflight.checks import CALLER, Report, examine
 from trainyard.preflight.command import NOT_ASKED, main, report_line
-from trainyard.preflight.findings import NOT_ASKED as FINDING_NOT_ASKED
-from trainyard.preflight.findings import Finding
+from trainyard.preflight.findings import SKIPPED, Finding
 
 FIXED = "settings that are fixed after the first up"
 
@@ -21,7 +20,7 @@ def check_state(report: Report, settings: Settings, state: Path | None) -> None:
     try:
         deployment = stack_state.load(state) if state else stack_state.export(settings.stack)
     except stack_state.StateError as error:
-        report.findings.append(Finding(FIXED, f"the stack's state can't be read: {error}", FINDING_NOT_ASKED))
+        report.findings.append(Finding(FIXED, f"the stack's state can't be read: {error}", SKIPPED))
         return
     report.checked += 1
     # The account's checks may have found the same setting.

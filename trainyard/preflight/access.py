@@ -7,7 +7,7 @@ from typing import Final
 
 from infra.settings import Settings, ranges
 from trainyard.preflight.aws import Aws, account_id, caller_arn, filter_by
-from trainyard.preflight.findings import NOT_ASKED, Finding, pool_key
+from trainyard.preflight.findings import SKIPPED, Finding, pool_key
 
 CLUSTER: Final = "trainyard:cluster"
 # Zone ids where EKS can't put a control plane
@@ -94,7 +94,7 @@ def _check_administrators(settings: Settings, aws: Aws, kind: str) -> list[Findi
                 f"'{arn}' is of account {account}, which credentials of account {own} can't read. EKS refuses a"
                 f" {kind} that does not exist"
             )
-            found.append(Finding(key, message, NOT_ASKED))
+            found.append(Finding(key, message, SKIPPED))
             continue
         name = resource.rsplit("/", 1)[-1]
         real = _principal(aws, kind, name) if name else None

@@ -10,7 +10,7 @@ from typing import Any, Final
 from components.documents.pool import CAPACITY_BLOCK, ODCR, Pool, taken_back_seconds
 from infra.settings import Settings
 from trainyard.preflight.aws import RUNNING, Aws, by_tags, filter_by, instances
-from trainyard.preflight.findings import CAUTION, Finding, own_tags, pool_key
+from trainyard.preflight.findings import WARNING, Finding, own_tags, pool_key
 
 Reservation = Mapping[str, Any]
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CapacityReservation.html
@@ -59,7 +59,7 @@ def check_instance_types(settings: Settings, aws: Aws) -> list[Finding]:
 def check_reservations(settings: Settings, aws: Aws) -> list[Finding]:
     """Check that reservations exist, fit their pool, and have enough free instances for all of their pools.
 
-    A future start is only a caution if the stack file is correct. Pools that name the same reservation share its
+    A future start is only a warning if the stack file is correct. Pools that name the same reservation share its
     instances.
     """
     found = _reservations(settings, aws)
@@ -191,7 +191,7 @@ def _check_start(index: int, pool: Pool, found: Sequence[Reservation], now: date
     if setting == first or (setting is None and not is_block):
         nodes = "only on-demand nodes" if pool.on_demand_fallback else "no nodes"
         message = f"'{identity}' starts at {_time(first)}{of}. Until then the pool has {nodes}"
-        return [Finding(key, message, CAUTION)]
+        return [Finding(key, message, WARNING)]
     state = f"is {_time(setting)}" if setting else "is missing"
     return [Finding(key, f"{state}. It must be {_time(first)}, the start of '{identity}'{of}")]
 

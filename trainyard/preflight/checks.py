@@ -9,6 +9,7 @@ from typing import Final
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.settings import Settings
+from infra.settings.problems import counted
 from trainyard.preflight import (
     access,
     capacity,
@@ -23,7 +24,7 @@ from trainyard.preflight import (
     storage,
 )
 from trainyard.preflight.aws import Aws, Denied, error_line, has_bad_credentials
-from trainyard.preflight.findings import CAUTION, MISSING, NOT_ASKED, Check, Finding
+from trainyard.preflight.findings import MISSING, SKIPPED, WARNING, Check, Finding
 
 CALLER: Final = "caller"
 CHECKS: Final = (
@@ -96,16 +97,13 @@ class Report:
 
     def lines(self, stack: str) -> list[str]:
         """Return the output: a line per finding and per check that was not possible, and a summary."""
-        result = [f"{kind}: {each}" for kind in (MISSING, CAUTION) for each in self.of(kind)]
+        result = [f"{kind}: {each}" for kind in (MISSING, WARNING) for each in self.of(kind)]
         result += [f"not checked: {name}: needs {permission}" for name, permission in self.denied]
         result += [f"not checked: {name}: {error}" for name, error in self.failed]
-        result += [f"{NOT_ASKED}: {each}" for each in self.of(NOT_ASKED)]
-        count = len(self.of())
-        summary = f"{count} thing{'s are' if count > 1 else ' is'} missing"
-        if not count:
-            partly = " of what could be checked" if self.denied or self.failed else ""
-            summary = f"nothing is missing{partly}"
-        return [*result, f"preflight of stack {stack}: {self.checked} checks, {summary}"]
+        result += [f"{SKIPPED}: {each}" for each in self.of(SKIPPED)]
+        partly = " in what could be checked" if self.denied or self.failed else ""
+        found = counted(len(self.of()), "problem") if self.of() else f"no problems{partly}"
+        return [*result, f"preflight of stack {stack}: {counted(self.checked, 'check')}, {found}"]
 
 
 def examine(settings: Settings, aws: Aws, checks: Sequence[Check] = CHECKS) -> Report:

@@ -22,7 +22,7 @@ from trainyard.k8s import eks, names
 from trainyard.k8s.client import REFUSED_STATUS, ApiError, ApiUnavailable, RetryPolicy
 from trainyard.preflight.aws import Aws, Denied, has
 from trainyard.preflight.cluster import existing_cluster
-from trainyard.preflight.findings import CAUTION, Finding, own_tags
+from trainyard.preflight.findings import WARNING, Finding, own_tags
 from trainyard.preflight.resource_names import queue_tags
 
 KEY: Final = "trainyard:cluster.existing.name"
@@ -283,7 +283,7 @@ def _cni_image_version(reader: ClusterReader) -> str | None:
 
 
 def check_kai_scheduler(settings: Settings, aws: Aws) -> list[Finding]:
-    """Check that the existing cluster's KAI Scheduler, if any, has no defect that affects gangs. A defect is a caution.
+    """Check that the existing cluster's KAI Scheduler, if any, has no defect that affects gangs. A defect is a warning.
 
     KAI's operator runs one scheduler for each shard, with an image named `scheduler` of any registry (buildArgsList in
     pkg/operator/operands/scheduler/resources_for_shard.go).
@@ -302,7 +302,7 @@ def check_kai_scheduler(settings: Settings, aws: Aws) -> list[Finding]:
             if problem:
                 deployment = f"{item['metadata']['namespace']}/{item['metadata']['name']}"
                 message = f"'{settings.cluster.name}' has KAI Scheduler {tag} (Deployment {deployment}). It {problem}"
-                findings.append(Finding(KEY, message, CAUTION))
+                findings.append(Finding(KEY, message, WARNING))
     return findings
 
 

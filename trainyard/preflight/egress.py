@@ -8,7 +8,7 @@ from typing import Any, Final
 from components.documents.vpc import service_name
 from infra.settings import Settings
 from trainyard.preflight.aws import Aws, filter_by, has, tags_of
-from trainyard.preflight.findings import CAUTION, Finding, new_endpoints, own_tags, required_endpoints
+from trainyard.preflight.findings import WARNING, Finding, new_endpoints, own_tags, required_endpoints
 from trainyard.preflight.network import KEY, endpoints, is_endpoint_of, subnets
 
 Route = Mapping[str, Any]
@@ -126,7 +126,7 @@ def _available(settings: Settings, aws: Aws) -> list[dict[str, Any]]:
 
 
 def check_s3_route(settings: Settings, aws: Aws) -> list[Finding]:
-    """Check that private subnets have a route to a gateway endpoint for S3. With a NAT gateway it is a caution.
+    """Check that private subnets have a route to a gateway endpoint for S3. With a NAT gateway it is a warning.
 
     Traffic to S3 through a NAT gateway (images, data and models) has a price per gigabyte
     (https://docs.aws.amazon.com/vpc/latest/privatelink/gateway-endpoints.html).
@@ -160,7 +160,7 @@ def check_s3_route(settings: Settings, aws: Aws) -> list[Finding]:
             f"'{subnet}' has no route to a gateway endpoint for S3, so its traffic to S3 costs money at a NAT gateway."
             f" Add its route table {table} to a gateway endpoint, which is free"
         )
-        findings.append(Finding(key, message, CAUTION))
+        findings.append(Finding(key, message, WARNING))
     return findings
 
 

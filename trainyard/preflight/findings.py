@@ -12,8 +12,8 @@ from infra.settings import PROJECT, Settings
 from trainyard.preflight.aws import Aws
 
 MISSING: Final = "missing"
-CAUTION: Final = "caution"
-NOT_ASKED: Final = "not asked"
+WARNING: Final = "warning"
+SKIPPED: Final = "skipped"
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Finding:
     Attributes:
         key: The key in the stack file, such as `trainyard:pools[0].maxNodes`.
         message: What is wrong and what it must be.
-        kind: `missing`; `caution` if correct settings may still cause a delay or a failure; `not asked` if AWS has no
+        kind: `missing`; `warning` if correct settings may still cause a delay or a failure; `skipped` if AWS has no
             answer for this account.
     """
 

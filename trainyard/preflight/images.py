@@ -17,7 +17,7 @@ from infra.settings import Settings
 from trainyard.k8s import names
 from trainyard.preflight.aws import Aws, account_id
 from trainyard.preflight.cluster import existing_cluster
-from trainyard.preflight.findings import NOT_ASKED, Finding
+from trainyard.preflight.findings import SKIPPED, Finding
 
 # The image's variant by the resource of a pool's nodes. All types of `components.documents.instance_types` are x86_64.
 VARIANTS: Final = {GPU: "nvidia", NEURON: "neuron"}
@@ -128,5 +128,5 @@ def check_container_images(settings: Settings, aws: Aws) -> list[Finding]:
             findings.append(Finding(key, message))
     if others:
         message = f"images of other registries than this account's in {settings.region} can't be checked: "
-        findings.append(Finding("trainyard:images", message + ", ".join(others), NOT_ASKED))
+        findings.append(Finding("trainyard:images", message + ", ".join(others), SKIPPED))
     return findings

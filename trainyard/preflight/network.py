@@ -10,7 +10,7 @@ from components.documents.vpc import service_name
 from infra.settings import Settings
 from infra.settings.rules import needed_addresses
 from trainyard.preflight.aws import Aws, filter_by, has, tags_of
-from trainyard.preflight.findings import CAUTION, Finding, own_tags
+from trainyard.preflight.findings import WARNING, Finding, own_tags
 
 KEY: Final = "trainyard:network"
 # One /28 prefix of an interface is sixteen addresses.
@@ -198,7 +198,7 @@ def check_tags(settings: Settings, aws: Aws) -> list[Finding]:
 
 
 def check_acls(settings: Settings, aws: Aws) -> list[Finding]:
-    """Check that network ACLs of existing subnets allow traffic in and out. Rules beside the defaults are a caution."""
+    """Check that network ACLs of existing subnets allow traffic in and out. Rules beside the defaults are a warning."""
     subnet_ids = sorted({identity for _, _, identity in subnet_keys(settings)})
     by_subnet = [filter_by("association.subnet-id", *subnet_ids)]
     found = aws.items("ec2", "describe_network_acls", "NetworkAcls", Filters=by_subnet) if subnet_ids else []
@@ -225,7 +225,7 @@ def _acl_findings(key: str, subnet: str, acl: Mapping[str, Any]) -> Iterator[Fin
             f"{name} does not allow everything {' and '.join(partly)}. Nodes need all traffic between the subnets, and"
             " HTTPS with its answers"
         )
-        yield Finding(key, message, CAUTION)
+        yield Finding(key, message, WARNING)
 
 
 def _allowed(acl: Mapping[str, Any], *, egress: bool) -> str:
@@ -244,7 +244,7 @@ def _allowed(acl: Mapping[str, Any], *, egress: bool) -> str:
 
 
 def check_dns(settings: Settings, aws: Aws) -> list[Finding]:
-    """Check that the existing VPC uses Amazon's DNS servers. Other servers are a caution."""
+    """Check that the existing VPC uses Amazon's DNS servers. Other servers are a warning."""
     vpc = _vpc(settings, aws)
     if vpc is None:
         return []
@@ -264,4 +264,4 @@ def check_dns(settings: Settings, aws: Aws) -> list[Finding]:
         f"'{vpc['VpcId']}' has other DNS servers than Amazon's ({', '.join(others)}). They must resolve the names of"
         " AWS services, of the cluster, and of endpoints and file systems in the VPC"
     )
-    return [Finding(f"{KEY}.vpcId", message, CAUTION)]
+    return [Finding(f"{KEY}.vpcId", message, WARNING)]

@@ -9,7 +9,7 @@ from typing import Any, Final
 from components.documents.pool import DISCOVERY_TAG
 from infra.settings import Settings
 from trainyard.preflight.aws import Aws, by_tags, filter_by, has, tags_of
-from trainyard.preflight.findings import NOT_ASKED, Finding, own_tags, required_endpoints
+from trainyard.preflight.findings import SKIPPED, Finding, own_tags, required_endpoints
 from trainyard.preflight.network import endpoints, is_endpoint_of, private_subnets
 
 Group = Mapping[str, Any]
@@ -197,7 +197,7 @@ def check_endpoint_groups(settings: Settings, aws: Aws) -> list[Finding]:
             message = (
                 f"the prefix lists of {name} do not show whether it allows HTTPS from the private subnets"
             )
-            findings.append(Finding("trainyard:network.private", message, NOT_ASKED))
+            findings.append(Finding("trainyard:network.private", message, SKIPPED))
         elif not is_open:
             message = (
                 f"is true, but {name} does not allow HTTPS from {', '.join(ranges)}. One of its security groups must"

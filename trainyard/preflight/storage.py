@@ -15,7 +15,7 @@ from typing import Any, Final
 from infra.settings import Settings
 from trainyard.preflight.access import has_service_role
 from trainyard.preflight.aws import Aws, Denied, filter_by
-from trainyard.preflight.findings import NOT_ASKED, Finding, pool_key
+from trainyard.preflight.findings import SKIPPED, Finding, pool_key
 from trainyard.preflight.security_groups import allows_in, private_ranges, security_groups, worker_groups
 
 NO_SNAPSHOT: Final = ("InvalidSnapshot.NotFound", "InvalidSnapshotID.Malformed")
@@ -207,7 +207,7 @@ def check_file_system(settings: Settings, aws: Aws) -> list[Finding]:
         findings.append(Finding(key, message))
     elif is_open is None and vpc == network.vpc_id:
         message = f"the rules of {name} do not show whether TCP ports 988 and 1018-1023 are open to {where}"
-        findings.append(Finding(key, message, NOT_ASKED))
+        findings.append(Finding(key, message, SKIPPED))
     return findings
 
 

@@ -20,7 +20,7 @@ from trainyard.cli.existing_resources import with_given
 from trainyard.cli.stack_file import write
 from trainyard.preflight.aws import Aws
 from trainyard.preflight.checks import examine
-from trainyard.preflight.findings import CAUTION
+from trainyard.preflight.findings import WARNING
 from trainyard.stack_files import find, read
 
 pytestmark = pytest.mark.unit
@@ -123,7 +123,7 @@ def test_a_given_block_begins_when_the_stack_file_says_and_the_preflight_takes_i
     aws = preflight_account(account, now=datetime.now(UTC))
     report = examine(settings, aws, checks("capacity reservations"))
     assert report.of() == []
-    assert len(report.of(CAUTION)) == (begins > 0)
+    assert len(report.of(WARNING)) == (begins > 0)
 
 
 def test_pool_of_future_blocks_takes_earliest_start(account: Cloud) -> None:

@@ -23,7 +23,7 @@ from tests.unit.preflight.accounts import (
     stack,
 )
 from trainyard.preflight.checks import Report, examine
-from trainyard.preflight.findings import NOT_ASKED
+from trainyard.preflight.findings import SKIPPED
 
 pytestmark = pytest.mark.unit
 KEY = "trainyard:cluster.administrators"
@@ -122,7 +122,7 @@ def test_role_without_its_path_gets_the_real_arn(cloud: Cloud) -> None:
 def test_administrator_of_another_account_is_not_asked(cloud: Cloud) -> None:
     report = administrators(cloud, ADMINISTRATOR, STRANGER)
     assert report.of() == []
-    lines = [str(each) for each in report.of(NOT_ASKED)]
+    lines = [str(each) for each in report.of(SKIPPED)]
     only(lines, f"{KEY}[1]", "of account 999999999999", f"credentials of account {ACCOUNT}")
 
 

@@ -12,7 +12,7 @@ from tests.unit.local_aws.test_fleets import Launcher
 from tests.unit.preflight.accounts import NOW, OTHER, ZONE, Answers, account, checks, findings, only, stack
 from trainyard.preflight.aws import Aws
 from trainyard.preflight.checks import examine
-from trainyard.preflight.findings import CAUTION
+from trainyard.preflight.findings import WARNING
 
 pytestmark = pytest.mark.unit
 POOL = "trainyard:pools[0]"
@@ -193,14 +193,14 @@ SOON, LATER = NOW + DAY, NOW + 3 * DAY
 @pytest.mark.parametrize(
     ("starts", "setting", "fallback", "kind", "part"),
     [
-        ([SOON], SOON, False, CAUTION, f"'{FIRST}' starts at 2026-11-22T12:00:00Z. Until then the pool has no nodes"),
-        ([SOON], SOON, True, CAUTION, "Until then the pool has only on-demand nodes"),
+        ([SOON], SOON, False, WARNING, f"'{FIRST}' starts at 2026-11-22T12:00:00Z. Until then the pool has no nodes"),
+        ([SOON], SOON, True, WARNING, "Until then the pool has only on-demand nodes"),
         ([SOON], None, False, "missing", f"is missing. It must be 2026-11-22T12:00:00Z, the start of '{FIRST}'"),
         ([SOON], LATER, False, "missing", "is 2026-11-24T12:00:00Z. It must be 2026-11-22T12:00:00Z"),
         ([NOW], None, False, "", ""),
         ([NOW - DAY], NOW - DAY, False, "", ""),
         ([NOW - DAY], LATER, False, "missing", f"is 2026-11-24T12:00:00Z, but '{FIRST}' started"),
-        ([LATER, SOON], SOON, False, CAUTION, f"'{SECOND}' starts at 2026-11-22T12:00:00Z, the first of 2 to start"),
+        ([LATER, SOON], SOON, False, WARNING, f"'{SECOND}' starts at 2026-11-22T12:00:00Z, the first of 2 to start"),
         ([SOON, LATER], None, False, "missing", f"the start of '{FIRST}', the first of 2 to start"),
         ([NOW, LATER], None, False, "", ""),
         ([None, LATER], None, False, "", ""),
@@ -216,7 +216,7 @@ def test_start_of_a_block_is_the_first_of_the_pool(
         "reservationBegins": setting,
         "onDemandFallback": fallback,
     }
-    for each in ("missing", CAUTION):
+    for each in ("missing", WARNING):
         result = lines(*found, kind=each, **pool)
         if each == kind:
             only(result, STARTS, part)
@@ -224,9 +224,9 @@ def test_start_of_a_block_is_the_first_of_the_pool(
             assert result == []
 
 
-def test_start_of_an_odcr_is_a_caution_and_may_be_omitted() -> None:
+def test_start_of_an_odcr_is_a_warning_and_may_be_omitted() -> None:
     for setting in (None, SOON):
-        found = lines(reservation(StartDate=SOON, State="scheduled"), kind=CAUTION, reservationBegins=setting)
+        found = lines(reservation(StartDate=SOON, State="scheduled"), kind=WARNING, reservationBegins=setting)
         only(found, STARTS)
 
 
@@ -350,11 +350,11 @@ def test_emulators_block_is_read_when_active_or_scheduled(cloud: Cloud, hours: i
     settings = stack(reserved(identity, **{**BLOCK, "reservationBegins": begins, "reservationEnds": ends}))
     report = examine(settings, account(cloud, now=datetime.now(UTC)), checks("capacity reservations"))
     assert report.of() == []
-    assert [each.key for each in report.of(CAUTION)] == [STARTS] * (hours > 24)
+    assert [each.key for each in report.of(WARNING)] == [STARTS] * (hours > 24)
     if hours > 24:
         *_, note, last = report.lines("train")
-        assert note.startswith(f"caution: {STARTS}: '{identity}' starts at ")
-        assert last.endswith("nothing is missing")
+        assert note.startswith(f"warning: {STARTS}: '{identity}' starts at ")
+        assert last.endswith("no problems")
 
 
 def placement(aws: Aws, **changes: Any) -> list[str]:

@@ -17,7 +17,7 @@ from tests.unit.preflight.accounts import ACCOUNT, Answers, ExistingVpc, Session
 from trainyard.preflight import __main__
 from trainyard.preflight.aws import Aws
 from trainyard.preflight.checks import CHECKS, Report, examine
-from trainyard.preflight.findings import CAUTION, NOT_ASKED, Finding
+from trainyard.preflight.findings import SKIPPED, WARNING, Finding
 from trainyard.stack_files import ROOT
 
 pytestmark = pytest.mark.unit
@@ -158,9 +158,9 @@ def test_same_data_is_read_once_and_nothing_is_changed(cloud: Cloud) -> None:
 def test_output_has_a_line_per_finding_and_a_summary() -> None:
     report = Report(
         findings=[
-            Finding("d", "is of another account", NOT_ASKED),
+            Finding("d", "is of another account", SKIPPED),
             Finding("a.b", "is wrong"),
-            Finding("e", "has not started", CAUTION),
+            Finding("e", "has not started", WARNING),
             Finding("c", "is missing"),
         ],
         denied=[("subnets", "ec2:DescribeSubnets")],
@@ -170,24 +170,24 @@ def test_output_has_a_line_per_finding_and_a_summary() -> None:
     assert report.lines("train") == [
         "missing: a.b: is wrong",
         "missing: c: is missing",
-        "caution: e: has not started",
+        "warning: e: has not started",
         "not checked: subnets: needs ec2:DescribeSubnets",
         "not checked: zones: InternalError x",
-        "not asked: d: is of another account",
-        "preflight of stack train: 3 checks, 2 things are missing",
+        "skipped: d: is of another account",
+        "preflight of stack train: 3 checks, 2 problems",
     ]
-    assert Report(checked=1).lines("train") == ["preflight of stack train: 1 checks, nothing is missing"]
+    assert Report(checked=1).lines("train") == ["preflight of stack train: 1 check, no problems"]
 
 
 @pytest.mark.parametrize(
     ("report", "code", "summary"),
     [
-        (Report(), 0, "nothing is missing"),
-        (Report(denied=[("subnets", "x")]), 0, "nothing is missing of what could be checked"),
-        (Report(failed=[("zones", "x")]), 1, "nothing is missing of what could be checked"),
-        (Report(failed=[("caller", "x")]), 3, "nothing is missing of what could be checked"),
-        (Report(findings=[Finding("a", "b")]), 1, "1 thing is missing"),
-        (Report(findings=[Finding("a", "b", CAUTION)]), 0, "nothing is missing"),
+        (Report(), 0, "no problems"),
+        (Report(denied=[("subnets", "x")]), 0, "no problems in what could be checked"),
+        (Report(failed=[("zones", "x")]), 1, "no problems in what could be checked"),
+        (Report(failed=[("caller", "x")]), 3, "no problems in what could be checked"),
+        (Report(findings=[Finding("a", "b")]), 1, "1 problem"),
+        (Report(findings=[Finding("a", "b", WARNING)]), 0, "no problems"),
     ],
 )
 def test_exit_code_follows_the_report(

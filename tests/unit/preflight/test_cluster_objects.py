@@ -23,7 +23,7 @@ from trainyard.preflight import cluster_objects
 from trainyard.preflight.aws import Denied
 from trainyard.preflight.checks import examine
 from trainyard.preflight.cluster_objects import ClusterReader
-from trainyard.preflight.findings import CAUTION
+from trainyard.preflight.findings import WARNING
 
 pytestmark = pytest.mark.unit
 NAME, REPAIR = "trainyard:cluster.existing.name", "trainyard:cluster.nodeRepair"
@@ -339,7 +339,7 @@ def kai(api: Api, *deployments: dict[str, Any], **changes: Any) -> list[str]:
         DEPLOYMENTS: {"items": list(deployments)},
     }
     settings = stack(cluster={"existing": EXISTING}, **(changes or QUEUE))
-    return findings(Account(api), settings, KAI, kind=CAUTION)
+    return findings(Account(api), settings, KAI, kind=WARNING)
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def kai(api: Api, *deployments: dict[str, Any], **changes: Any) -> list[str]:
         ("0.20.3", "", ""),
     ],
 )
-def test_kai_scheduler_with_a_defect_is_a_caution(api: Api, version: str, argument: str, part: str) -> None:
+def test_kai_scheduler_with_a_defect_is_a_warning(api: Api, version: str, argument: str, part: str) -> None:
     lines = kai(api, deployment("one", f"{IMAGE}:{version}", CONF, argument))
     if part:
         only(lines, NAME, part)
@@ -375,7 +375,7 @@ def test_each_shard_of_kai_is_found_with_any_registry(api: Api) -> None:
     assert [line.split("Deployment ")[1].split(")")[0] for line in lines] == ["kai/one", "kai/two"]
     assert kai(api, deployment("one", f"{IMAGE}:v0.16.4", CONF), mpi=False) == [], "no torchrun jobs"
     api.paths.pop(f"{CRDS}/podgroups.scheduling.run.ai")
-    assert findings(Account(api), stack(cluster={"existing": EXISTING}, **QUEUE), KAI, kind=CAUTION) == []
+    assert findings(Account(api), stack(cluster={"existing": EXISTING}, **QUEUE), KAI, kind=WARNING) == []
 
 
 def test_kai_scheduler_without_a_version_is_not_checked(api: Api) -> None:

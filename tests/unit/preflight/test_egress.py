@@ -21,7 +21,7 @@ from tests.unit.preflight.accounts import (
     stack,
 )
 from trainyard.preflight.egress import check_endpoint_services
-from trainyard.preflight.findings import CAUTION, NOT_ASKED, new_endpoints, required_endpoints
+from trainyard.preflight.findings import SKIPPED, WARNING, new_endpoints, required_endpoints
 
 pytestmark = pytest.mark.unit
 KEY = "trainyard:network"
@@ -165,18 +165,18 @@ def test_isolated_subnet_needs_a_route_to_s3(cloud: Cloud) -> None:
     assert [line.partition(": ")[0] for line in lines] == [f"{PRIVATE}.{ZONE}", f"{PRIVATE}.{OTHER}"]
 
 
-def test_s3_through_a_nat_gateway_is_a_caution(cloud: Cloud) -> None:
+def test_s3_through_a_nat_gateway_is_a_warning(cloud: Cloud) -> None:
     existing = ExistingVpc(cloud)
     assert existing.report().findings == []
     existing.ec2.disassociate_route_table(AssociationId=existing.associations[1])
     table, _ = existing.route_table([existing.private[OTHER]], NatGatewayId=existing.nat)
     assert existing.findings() == []
-    lines = existing.findings(kind=CAUTION)
+    lines = existing.findings(kind=WARNING)
     only(lines, f"{PRIVATE}.{OTHER}", existing.private[OTHER], "gateway endpoint for S3", table)
     existing.ec2.delete_vpc_endpoints(VpcEndpointIds=[existing.s3])
-    assert len(existing.findings(kind=CAUTION)) == 2
+    assert len(existing.findings(kind=WARNING)) == 2
     interface(existing, "s3", existing.group)
-    assert existing.findings(kind=CAUTION) == [], "an interface endpoint works, too"
+    assert existing.findings(kind=WARNING) == [], "an interface endpoint works, too"
 
 
 def test_group_of_an_endpoint_must_allow_the_workers(cloud: Cloud) -> None:
@@ -204,7 +204,7 @@ def test_group_of_an_endpoint_must_allow_the_workers(cloud: Cloud) -> None:
     existing.ec2.revoke_security_group_ingress(GroupId=narrow, IpPermissions=workers)
     lists = [{"IpProtocol": "-1", "PrefixListIds": [{"PrefixListId": "pl-0123456789abcdef0"}]}]
     existing.ec2.authorize_security_group_ingress(GroupId=narrow, IpPermissions=lists)
-    only(existing.findings(kind=NOT_ASKED, **ISOLATED), f"{KEY}.private", f"the prefix lists of {endpoint}")
+    only(existing.findings(kind=SKIPPED, **ISOLATED), f"{KEY}.private", f"the prefix lists of {endpoint}")
 
 
 def test_endpoint_that_the_stack_creates_must_not_exist(cloud: Cloud) -> None:

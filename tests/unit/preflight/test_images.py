@@ -11,7 +11,7 @@ from components.documents import versions
 from tests.unit.emulator import REGION, Cloud
 from tests.unit.preflight.accounts import ACCOUNT, EXISTING, Answers, account, checks, findings, only, stack
 from trainyard.preflight.checks import Report, examine
-from trainyard.preflight.findings import NOT_ASKED
+from trainyard.preflight.findings import SKIPPED
 from trainyard.preflight.images import split_reference, used_images
 
 pytestmark = pytest.mark.unit
@@ -137,7 +137,7 @@ def test_image_must_be_in_the_own_registry(cloud: Cloud, path: str) -> None:
 def test_images_of_other_registries_are_one_line(cloud: Cloud, host: str) -> None:
     found = report(cloud, f"{host}/trainer@{DIGEST}")
     assert found.of() == []
-    lines = [str(each) for each in found.of(NOT_ASKED)]
+    lines = [str(each) for each in found.of(SKIPPED)]
     only(lines, "trainyard:images", f"trainer ({host})", "placeholder (registry.k8s.io)")
 
 

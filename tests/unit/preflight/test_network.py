@@ -17,7 +17,7 @@ from tests.unit.preflight.accounts import (
     only,
     stack,
 )
-from trainyard.preflight.findings import CAUTION
+from trainyard.preflight.findings import WARNING
 
 pytestmark = pytest.mark.unit
 KEY = "trainyard:network"
@@ -106,22 +106,22 @@ def set_acl(existing: ExistingVpc, subnet: str, *entries: tuple[bool, str]) -> s
     return str(acl)
 
 
-def test_acl_that_allows_nothing_is_refused_and_a_narrow_one_is_a_caution(cloud: Cloud) -> None:
+def test_acl_that_allows_nothing_is_refused_and_a_narrow_one_is_a_warning(cloud: Cloud) -> None:
     existing, key = ExistingVpc(cloud), f"{PRIVATE}.{ZONE}"
     acl = set_acl(existing, existing.private[ZONE], (True, "0.0.0.0/0"))
     only(existing.findings(), key, f"network ACL {acl}, which allows nothing in.")
     acl = set_acl(existing, existing.private[ZONE], (True, "0.0.0.0/0"), (False, "10.0.0.0/8"))
     assert existing.findings() == []
-    only(existing.findings(kind=CAUTION), key, acl, "does not allow everything in.")
+    only(existing.findings(kind=WARNING), key, acl, "does not allow everything in.")
 
 
 @pytest.mark.parametrize(
     ("entries", "kind"),
     [
         ([(100, "allow", "0.0.0.0/0"), (200, "deny", "0.0.0.0/0")], None),
-        ([(100, "deny", "10.9.0.0/16"), (200, "allow", "0.0.0.0/0")], CAUTION),
+        ([(100, "deny", "10.9.0.0/16"), (200, "allow", "0.0.0.0/0")], WARNING),
         ([(200, "allow", "0.0.0.0/0"), (100, "deny", "0.0.0.0/0")], "missing"),
-        ([(100, "allow", "10.0.0.0/8")], CAUTION),
+        ([(100, "allow", "10.0.0.0/8")], WARNING),
         ([], "missing"),
     ],
 )
@@ -136,14 +136,14 @@ def test_acl_rule_with_the_lowest_number_decides(
     subnet = VPC["privateSubnetIds"][ZONE]  # type: ignore[index]
     acl = {"NetworkAclId": "acl-1", "Entries": rules, "Associations": [{"SubnetId": subnet}]}
     aws = Answers(describe_network_acls=[acl])
-    for each in ("missing", CAUTION):
+    for each in ("missing", WARNING):
         assert bool(findings(aws, stack(network=VPC), "network ACLs", kind=each)) == (each == kind)
 
 
 @pytest.mark.parametrize(
-    ("server", "is_caution"), [("10.2.5.1", True), ("AmazonProvidedDNS", False), ("10.1.0.2", False)]
+    ("server", "is_warning"), [("10.2.5.1", True), ("AmazonProvidedDNS", False), ("10.1.0.2", False)]
 )
-def test_other_dns_servers_than_amazons_are_a_caution(cloud: Cloud, server: str, is_caution: bool) -> None:
+def test_other_dns_servers_than_amazons_are_a_warning(cloud: Cloud, server: str, is_warning: bool) -> None:
     existing = ExistingVpc(cloud)
     options = existing.ec2.create_dhcp_options(
         DhcpConfigurations=[{"Key": "domain-name-servers", "Values": [server]}]
@@ -151,7 +151,7 @@ def test_other_dns_servers_than_amazons_are_a_caution(cloud: Cloud, server: str,
     existing.ec2.associate_dhcp_options(DhcpOptionsId=options, VpcId=existing.vpc)
     report = existing.report()
     assert report.of() == []
-    assert [each.key for each in report.of(CAUTION)] == [f"{KEY}.vpcId"] * is_caution
+    assert [each.key for each in report.of(WARNING)] == [f"{KEY}.vpcId"] * is_warning
 
 
 def test_tags_of_other_clusters_and_of_public_load_balancers_are_refused(cloud: Cloud) -> None:

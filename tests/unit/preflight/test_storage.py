@@ -23,7 +23,7 @@ from tests.unit.preflight.accounts import (
     only,
     stack,
 )
-from trainyard.preflight.findings import NOT_ASKED
+from trainyard.preflight.findings import SKIPPED
 
 pytestmark = pytest.mark.unit
 SNAPSHOT = "trainyard:pools[0].dataSnapshotId"
@@ -205,7 +205,7 @@ def test_missing_file_system_is_named(cloud: Cloud) -> None:
 
 
 def test_ports_without_an_interface_are_not_asked() -> None:
-    lines = file_system({**SYSTEM, "NetworkInterfaceIds": []}, kind=NOT_ASKED)
+    lines = file_system({**SYSTEM, "NetworkInterfaceIds": []}, kind=SKIPPED)
     only(lines, f"{LUSTRE}.fileSystemId", "do not show whether TCP ports")
 
 
