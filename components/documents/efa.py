@@ -13,7 +13,7 @@ BANDWIDTH: Final = "bandwidth"
 POLICIES: Final = (NONE, IP, BANDWIDTH)
 # The first VPC CNI that ignores interfaces without an address; an older one asks the node for their address and
 # fails (github.com/aws/amazon-vpc-cni-k8s, pull request 3047, release v1.18.5).
-LEAST_VPC_CNI: Final = (1, 18, 5)
+MINIMUM_VPC_CNI: Final = (1, 18, 5)
 
 
 def ip_interfaces(cards: int, policy: str, cards_per_ip_group: int = 1) -> tuple[int, ...]:
@@ -34,9 +34,9 @@ def cni_problem(version: str) -> str | None:
     match = re.fullmatch(r"v(\d+)\.(\d+)\.(\d+)(?:-.+)?", version)
     if match is None:
         raise ValueError(f"{version!r}: must be a version of the VPC CNI such as v1.21.1-eksbuild.3")
-    if tuple(map(int, match.groups())) >= LEAST_VPC_CNI:
+    if tuple(map(int, match.groups())) >= MINIMUM_VPC_CNI:
         return None
-    return f"does not know efa-only interfaces; it must be v{'.'.join(map(str, LEAST_VPC_CNI))} or newer"
+    return f"does not know efa-only interfaces; it must be v{'.'.join(map(str, MINIMUM_VPC_CNI))} or newer"
 
 
 def layout(

@@ -170,7 +170,7 @@ COMPUTE_CAPABILITY: Final[dict[str, tuple[int, int]]] = {
 # 190385). The wheel itself names sm_75, sm_80, sm_86, sm_90, sm_100 and sm_120; each also serves newer ones with the
 # same first number. torch 2.14 still has builds for CUDA 12.6, which begin with 5.0 (issue 190355 there).
 TORCH_CUDA: Final = 13
-TORCH_LEAST_CAPABILITY: Final = (7, 5)
+TORCH_MINIMUM_CAPABILITY: Final = (7, 5)
 
 
 def find(name: str) -> InstanceType:
@@ -255,7 +255,7 @@ def make_pool(
 
 def torch_serves(facts: InstanceType) -> bool:
     """Return whether the trainer's torch has kernels for the GPUs of a type; True for a type without GPUs."""
-    return facts.resource != GPU or COMPUTE_CAPABILITY[facts.accelerator] >= TORCH_LEAST_CAPABILITY
+    return facts.resource != GPU or COMPUTE_CAPABILITY[facts.accelerator] >= TORCH_MINIMUM_CAPABILITY
 
 
 def nearest(name: str) -> list[str]:

@@ -40,7 +40,7 @@ HDD_STEP_GIB: Final = {12: 6000, 40: 1800}
 EFA_STEP_GIB: Final = {125: 38400, 250: 19200, 500: 9600, 1000: 4800}
 # Supported metadata operations per second on SSD: these, and multiples of the last one.
 METADATA_IOPS: Final = (1500, 3000, 6000, 12000)
-MOST_METADATA_IOPS: Final = 192000
+MAXIMUM_METADATA_IOPS: Final = 192000
 
 DRIVER: Final = "fsx.csi.aws.com"
 # flock: locks are valid across nodes; noatime: reads cause no writes; lazystatfs: `df` works without a server
@@ -150,10 +150,11 @@ def metadata_problem(deployment: str, iops: int) -> str | None:
         return None
     if deployment != PERSISTENT_2:
         return f"{deployment} has no such setting; it must be 0, or deploymentType {PERSISTENT_2}"
-    if iops in METADATA_IOPS or (iops <= MOST_METADATA_IOPS and _is_multiple(iops, METADATA_IOPS[-1])):
+    if iops in METADATA_IOPS or (iops <= MAXIMUM_METADATA_IOPS and _is_multiple(iops, METADATA_IOPS[-1])):
         return None
     first = ", ".join(map(str, METADATA_IOPS))
-    return f"FSx does not offer it; it must be {first} or a multiple of {METADATA_IOPS[-1]} up to {MOST_METADATA_IOPS}"
+    multiple = f"a multiple of {METADATA_IOPS[-1]} up to {MAXIMUM_METADATA_IOPS}"
+    return f"FSx does not offer it; it must be {first} or {multiple}"
 
 
 def cache_problem(storage: str, cache: str) -> str | None:

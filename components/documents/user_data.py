@@ -16,7 +16,7 @@ from typing import Final
 
 # Several connections per image and parallel unpacking, which need an instance of size 2xlarge and a fast disk:
 # https://github.com/awslabs/amazon-eks-ami/blob/main/nodeadm/doc/examples.md
-FAST_IMAGE_PULL_LEAST_VCPUS: Final = 8
+FAST_IMAGE_PULL_MINIMUM_VCPUS: Final = 8
 FAST_IMAGE_PULL: Final = """\
 apiVersion: node.eks.aws/v1alpha1
 kind: NodeConfig
@@ -129,7 +129,7 @@ def user_data(
 def _node_config(vcpus: int, local_disks: bool, images_from_snapshot: bool) -> str | None:
     if images_from_snapshot:
         return _KEEP_RUNTIME_OFF_LOCAL_DISKS if local_disks else None
-    return FAST_IMAGE_PULL if vcpus >= FAST_IMAGE_PULL_LEAST_VCPUS else None
+    return FAST_IMAGE_PULL if vcpus >= FAST_IMAGE_PULL_MINIMUM_VCPUS else None
 
 
 def interfaces(instance_type: str, efa: int) -> int:

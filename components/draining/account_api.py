@@ -22,7 +22,7 @@ NODE_CLASS_TAG: Final = "karpenter.k8s.aws/ec2nodeclass"
 # (GuardDuty user guide, "Runtime Monitoring", shared VPC and automated agent).
 GUARDDUTY_TAG: Final = "GuardDutyManaged"
 # Values of one filter (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Filtering.html).
-MOST_VALUES: Final = 200
+MAXIMUM_VALUES: Final = 200
 ALIVE: Final = ["pending", "running", "shutting-down", "stopping", "stopped"]
 # Error codes of deleted resources and of resources in use. The next round retries the latter.
 PASSING: Final = (
@@ -179,8 +179,8 @@ class Account:
             yield of_cluster
             return
         instances = self._instances()
-        for first in range(0, len(instances), MOST_VALUES):
-            ids = instances[first : first + MOST_VALUES]
+        for first in range(0, len(instances), MAXIMUM_VALUES):
+            ids = instances[first : first + MAXIMUM_VALUES]
             yield [*of_cluster, {"Name": f"tag:{CNI_INSTANCE}", "Values": ids}]
 
     def _tagged(self, tag: str) -> Filters:

@@ -23,24 +23,26 @@ def at_delete(props: Mapping[str, Any]) -> None:
     """
     cluster, timeout = str(props["cluster"]), float(props["timeoutSeconds"])
     session = boto3.Session(region_name=str(props["region"]), profile_name=props.get("profile"))
-    say = _printer(f"{props['task']} of {cluster}")
+    report = _printer(f"{props['task']} of {cluster}")
     if props["task"] == REMAINS:
         vpc = str(props["vpc"]) if props.get("vpc") else None
         # An earlier version of the program did not record it.
         late = float(props.get("lateLogSeconds", 0))
         account = Account(session, cluster)
-        steps.remove_remains(account, vpc, timeout=timeout, late_logs=late, say=say, clock=steps.Clock())
+        steps.remove_remains(
+            account, vpc, timeout=timeout, late_logs=late, report=report, clock=steps.Clock()
+        )
         return
     pools = None if props.get("pools") is None else frozenset(map(str, props["pools"]))
     account = Account(session, cluster, pools)
     connection = connect(session, cluster, Scope(pools=pools, torchrun=bool(props.get("torchrun"))))
-    steps.run(connection, account, timeout=timeout, say=say, clock=steps.Clock())
+    steps.run(connection, account, timeout=timeout, report=report, clock=steps.Clock())
     if pools is None:  # an existing cluster stays
-        protection.turn_off(session.client("eks"), cluster, say=say, clock=steps.Clock())
+        protection.turn_off(session.client("eks"), cluster, report=report, clock=steps.Clock())
 
 
 def _printer(prefix: str) -> Callable[[str], None]:
-    def say(line: str) -> None:
+    def report(line: str) -> None:
         print(f"{prefix}: {line}", flush=True)
 
-    return say
+    return report

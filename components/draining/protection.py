@@ -19,7 +19,7 @@ UPDATE_SECONDS: Final = 900.0
 BUSY: Final = ("ResourceInUseException", "ThrottlingException")
 
 
-def turn_off(eks: Any, cluster: str, *, say: Callable[[str], None], clock: Clock) -> None:
+def turn_off(eks: Any, cluster: str, *, report: Callable[[str], None], clock: Clock) -> None:
     """Turn off the protection. It is no error if it is off, or if there is no cluster. `eks` is a boto3 client.
 
     Raises:
@@ -29,7 +29,7 @@ def turn_off(eks: Any, cluster: str, *, say: Callable[[str], None], clock: Clock
     update = _begin(eks, cluster, clock, end)
     if update is None:
         return
-    say("turning off the cluster's deletion protection")
+    report("turning off the cluster's deletion protection")
     while update["status"] == "InProgress":
         if clock.now() >= end:
             raise _refused(cluster, f"update {update['id']} is still in progress")

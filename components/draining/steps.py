@@ -70,7 +70,7 @@ class Progress:
         """The seconds since the start."""
         return self._clock.now() - self._started
 
-    def say(self, line: str) -> None:
+    def report(self, line: str) -> None:
         """Print a line."""
         self._printed = self._clock.now()
         self._out(f"{self.seconds:.0f} s: {line}")
@@ -78,7 +78,7 @@ class Progress:
     def wait(self, line: str, seconds: float = POLL_SECONDS) -> None:
         """Sleep, and print what is waited for if nothing was printed for 15 seconds."""
         if self._clock.now() - self._printed >= REPORT_SECONDS:
-            self.say(f"waiting for {line}")
+            self.report(f"waiting for {line}")
         self._clock.sleep(seconds)
 
 
@@ -87,7 +87,7 @@ def run(
     account: Account,
     *,
     timeout: float,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
     clock: Clock,
 ) -> None:
     """Run the drain's steps. `cluster` is None if it does not exist any more; then only the account is cleaned.
@@ -95,9 +95,9 @@ def run(
     Raises:
         DrainError: Something is left after `timeout` seconds.
     """
-    progress = Progress(say, clock)
+    progress = Progress(report, clock)
     if cluster is None:
-        progress.say("the cluster does not exist; looking for its instances")
+        progress.report("the cluster does not exist; looking for its instances")
         _terminate_instances(account, progress, timeout)
     else:
         drain = _Drain(cluster=cluster, account=account, progress=progress, timeout=timeout)
@@ -110,8 +110,8 @@ def run(
         drain.release_volumes()
         drain.end_node_classes()
     for name in account.remove_leftovers_of_instances():
-        progress.say(f"removed {name}, a leftover of an instance")
-    progress.say("no node is left")
+        progress.report(f"removed {name}, a leftover of an instance")
+    progress.report("no node is left")
 
 
 def _terminate_instances(account: Account, progress: Progress, timeout: float) -> None:
@@ -121,7 +121,7 @@ def _terminate_instances(account: Account, progress: Progress, timeout: float) -
         if fresh := sorted(set(instances) - requested):
             account.terminate(fresh)
             requested |= set(fresh)
-            progress.say(f"terminating {_count(instances, 'instance')}: {_first(instances)}")
+            progress.report(f"terminating {_count(instances, 'instance')}: {_first(instances)}")
         if progress.seconds >= timeout:
             raise DrainError(
                 f"{_count(instances, 'instance')} left: {_first(instances)}; terminate them, then run the destroy"
@@ -171,18 +171,18 @@ class _Drain:
                 seen = now
             if now >= self.timeout / 2 or now - seen >= ABSENT_SECONDS:
                 reason = "is not running" if now > seen else "does not finish"
-                progress.say(f"Karpenter {reason}; terminating the instances by this cluster's tags")
+                progress.report(f"Karpenter {reason}; terminating the instances by this cluster's tags")
                 _terminate_instances(self.account, progress, self.timeout)
                 self._release(NODE_CLAIMS)
                 self._release(NODES)
                 return
             if fresh := sorted(set(claims) - requested):
-                progress.say(f"deleting NodeClaims: {_first(fresh)}")
+                progress.report(f"deleting NodeClaims: {_first(fresh)}")
                 for name in fresh:
                     cluster.delete(NODE_CLAIMS, name)
                 requested |= set(fresh)
             if blocking := cluster.delete_blocking_pods():
-                progress.say(f"deleting pods that block nodes: {_first(blocking)}")
+                progress.report(f"deleting pods that block nodes: {_first(blocking)}")
             progress.wait(f"{_count(claims, 'node')}: {_first(claims)}")
 
     def forget_pods(self) -> None:
@@ -193,7 +193,7 @@ class _Drain:
         """
         gone = self.nodes - set(self.cluster.names(NODES))
         if gone and (pods := self.cluster.forget_pods_of(frozenset(gone))):
-            self.progress.say(f"removed pods of deleted nodes: {_first(pods)}")
+            self.progress.report(f"removed pods of deleted nodes: {_first(pods)}")
 
     def release_volumes(self) -> None:
         """Delete the volumes of drivers: after the nodes that mounted them, while the driver still runs.
@@ -207,14 +207,14 @@ class _Drain:
         began = progress.seconds
         while volumes := cluster.names(VOLUMES):
             if progress.seconds >= min(self.timeout, began + VOLUME_SECONDS):
-                progress.say(f"volumes are left; delete them in the account: {_first(volumes)}")
+                progress.report(f"volumes are left; delete them in the account: {_first(volumes)}")
                 return
             # In each round, because an operator may create its pods and their claims again.
             claims = cluster.claims_of_volumes()
             if ended := cluster.end_users_of_claims(claims):
-                progress.say(f"deleting what mounts volumes: {_first(ended)}")
+                progress.report(f"deleting what mounts volumes: {_first(ended)}")
             if fresh := sorted(set(claims) - requested):
-                progress.say(f"deleting volume claims: {_first(fresh)}")
+                progress.report(f"deleting volume claims: {_first(fresh)}")
                 requested |= set(fresh)
             for name in claims:
                 cluster.delete(VOLUME_CLAIMS, name)
@@ -233,7 +233,7 @@ class _Drain:
     def _delete(self, kind: Kind, seconds: float) -> bool:
         """Delete every object of a kind and wait until they are gone. Return False if the time is over."""
         if names := self.cluster.names(kind):
-            self.progress.say(f"deleting {kind.plural}: {_first(names)}")
+            self.progress.report(f"deleting {kind.plural}: {_first(names)}")
             for name in names:
                 self.cluster.delete(kind, name)
         return self._wait(kind, seconds)
@@ -251,7 +251,7 @@ class _Drain:
         """Remove the finalizers of objects whose instances certainly do not exist."""
         names = self.cluster.names(kind)
         if names:
-            self.progress.say(f"releasing {len(names)} {kind.plural}: {_first(names)}")
+            self.progress.report(f"releasing {len(names)} {kind.plural}: {_first(names)}")
         for name in names:
             self.cluster.delete(kind, name)
             self.cluster.remove_finalizers(kind, name)
@@ -263,7 +263,7 @@ def remove_remains(
     *,
     timeout: float,
     late_logs: float,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
     clock: Clock,
 ) -> None:
     """Remove what a deleted cluster leaves in its network and in no state.
@@ -279,20 +279,20 @@ def remove_remains(
         vpc: The id of the VPC if the stack created it, None for an existing one.
         timeout: After these seconds, the network must be free.
         late_logs: The seconds for which entries of the control plane's logs may still come.
-        say: Prints a line.
+        report: Prints a line.
         clock: The time.
 
     Raises:
         DrainError: Something still uses the network after `timeout` seconds.
     """
-    progress = Progress(say, clock)
+    progress = Progress(report, clock)
     while True:
         # Before the search for the group, so that the last round sees an entry of the last moment.
         left = late_logs - progress.seconds
         removed = [*account.remove_interfaces(), *account.remove_cluster_group(), *account.remove_late_logs()]
         removed += account.remove_guardduty(vpc) if vpc else []
         for name in removed:
-            progress.say(f"removed {name}")
+            progress.report(f"removed {name}")
         if remaining := account.remaining(vpc):
             if progress.seconds >= timeout:
                 raise DrainError(

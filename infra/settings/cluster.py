@@ -401,7 +401,7 @@ def _check_public(section: Section[Cluster]) -> None:
     for index, block in enumerate(blocks):
         if block in blocks[:index]:
             section.reject(f"publicAccessCidrs[{index}]", f"'{block}' is listed twice. Remove one.")
-    if len(blocks) > ranges.MOST_PUBLIC:
+    if len(blocks) > ranges.MAXIMUM_PUBLIC:
         section.reject(
-            "publicAccessCidrs", f"has {len(blocks)} entries; EKS takes at most {ranges.MOST_PUBLIC}"
+            "publicAccessCidrs", f"has {len(blocks)} entries; EKS takes at most {ranges.MAXIMUM_PUBLIC}"
         )

@@ -162,12 +162,12 @@ def _describe(annotation: Any, metadata: Iterable[Any], field: FieldInfo) -> tup
 
 
 def _describe_number(field: FieldInfo) -> tuple[str, str]:
-    least = next(each.ge for each in field.metadata if hasattr(each, "ge"))
-    most = next(each.le for each in field.metadata if hasattr(each, "le"))
+    minimum = next(each.ge for each in field.metadata if hasattr(each, "ge"))
+    maximum = next(each.le for each in field.metadata if hasattr(each, "le"))
     unit = unit_of(field)
-    upper = "" if most == MAXIMUM else f" and at most {most}"
-    kind = f"whole number, {f'at least {least}' if most == MAXIMUM else f'{least} to {most}'}"
-    return kind, f"a whole number{f' of {unit}' if unit else ''} of at least {least}{upper}"
+    upper = "" if maximum == MAXIMUM else f" and at most {maximum}"
+    kind = f"whole number, {f'at least {minimum}' if maximum == MAXIMUM else f'{minimum} to {maximum}'}"
+    return kind, f"a whole number{f' of {unit}' if unit else ''} of at least {minimum}{upper}"
 
 
 def extra_of(field: FieldInfo, name: str) -> str:

@@ -11,7 +11,7 @@ from infra.settings.formats import CIDR
 
 # "Public endpoint access CIDR ranges per cluster"
 # (https://docs.aws.amazon.com/eks/latest/userguide/service-quotas.html).
-MOST_PUBLIC: Final = 40
+MAXIMUM_PUBLIC: Final = 40
 # RFC 1918, and RFC 6598, which a VPC may also have
 # (https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html).
 PRIVATE: Final = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")

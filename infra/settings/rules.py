@@ -18,7 +18,7 @@ from infra.settings.storage import Storage
 from infra.settings.training import CUDA, DATA_SETS
 
 # The largest uses of addresses in a message.
-MOST_SHOWN: Final = 4
+MAXIMUM_SHOWN: Final = 4
 
 
 def check(
@@ -264,7 +264,7 @@ def _check_addresses(problems: Problems, settings: Settings) -> None:
     for zone, takers in needed_addresses(settings).items():
         free, taken = eks.usable_addresses(blocks[zone]), sum(takers.values())
         if taken > free:
-            largest = sorted(takers.items(), key=lambda each: each[1], reverse=True)[:MOST_SHOWN]
+            largest = sorted(takers.items(), key=lambda each: each[1], reverse=True)[:MAXIMUM_SHOWN]
             uses = [f"{name}: {count}" for name, count in largest]
             if rest := taken - sum(count for _, count in largest):
                 uses.append(f"{len(takers) - len(largest)} others: {rest}")

@@ -26,7 +26,7 @@ SENDERS: Final = ("events.amazonaws.com", "sqs.amazonaws.com")
 def cluster_endpoint(resource: Resource, _stack: Stack) -> Iterator[str]:
     """The API server has a private endpoint, and a public one only for known ranges."""
     if not resource.at("vpcConfig", "endpointPrivateAccess", default=False):
-        yield "vpcConfig.endpointPrivateAccess is not true; it must be"
+        yield "vpcConfig.endpointPrivateAccess: is not true. Set it to true."
     # EKS defaults to a public endpoint for every address.
     if not resource.at("vpcConfig", "endpointPublicAccess", default=True):
         return
@@ -46,7 +46,7 @@ def cluster_access(resource: Resource, _stack: Stack) -> Iterator[str]:
         if mode != "API":
             yield f"accessConfig.authenticationMode is {mode or 'missing'}; it must be API"
         if resource.at("accessConfig", "bootstrapClusterCreatorAdminPermissions", default=True):
-            yield "accessConfig.bootstrapClusterCreatorAdminPermissions is not false; it must be"
+            yield "accessConfig.bootstrapClusterCreatorAdminPermissions: is not false. Set it to false."
     elif resource.at("metadata", "name") == "aws-auth":
         yield "metadata.name is aws-auth, which gives access beside the access entries; it must not exist"
 
@@ -68,7 +68,7 @@ def cluster_deletion_protected(resource: Resource, stack: Stack) -> Iterator[str
     """A stack that keeps its data also protects its cluster from deletion."""
     kept = [bucket.name for bucket in stack.of(BUCKET) if not bucket.at("forceDestroy", default=False)]
     if kept and not resource.at("deletionProtection", default=False):
-        yield f"deletionProtection is not true although bucket {kept[0]} is kept; it must be"
+        yield f"deletionProtection: is not true although bucket {kept[0]} is kept. Set it to true."
 
 
 @rule("network-policies-enforced", ADDON, why="the VPC CNI ignores NetworkPolicies by default")
@@ -79,7 +79,7 @@ def network_policies_enforced(resource: Resource, _stack: Stack) -> Iterator[str
     values = json.loads(resource.at("configurationValues", default="{}"))
     # The add-on's schema has a string here: https://docs.aws.amazon.com/eks/latest/userguide/cni-network-policy-configure.html
     if str(at(values, "enableNetworkPolicy")).lower() != "true":
-        yield 'configurationValues.enableNetworkPolicy is not "true"; it must be'
+        yield 'configurationValues.enableNetworkPolicy: is not "true". Set it to "true".'
 
 
 @rule(
@@ -93,7 +93,7 @@ def node_access_closed(resource: Resource, _stack: Stack) -> Iterator[str]:
     """Nodes have no SSH key or public address, and pods can't reach their metadata service."""
     for name in ("remoteAccess", "keyName"):
         if resource.has(name):
-            yield f"{name} is set; it must not be"
+            yield f"{name}: is set. Remove it."
     if resource.type == NODE_GROUP and not resource.has("launchTemplate"):
         yield "launchTemplate is missing, and EKS's own lets pods reach the metadata service; it must name one"
     if resource.type == NODE_CLASS:
@@ -115,7 +115,7 @@ def node_disks_encrypted(resource: Resource, _stack: Stack) -> Iterator[str]:
     for index, mapping in enumerate(mappings):
         # A launch template of the AWS provider has a string here.
         if str(at(mapping, "ebs", "encrypted")).lower() != "true":
-            yield f"{name}[{index}].ebs.encrypted is not true; it must be"
+            yield f"{name}[{index}].ebs.encrypted: is not true. Set it to true."
 
 
 @rule("node-image-pinned", NODE_CLASS, why="with `@latest`, Karpenter replaces nodes that run jobs")

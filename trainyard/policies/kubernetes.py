@@ -119,7 +119,7 @@ def _has_few_ports(ingress: Any) -> bool:
 def service_internal(resource: Resource, _stack: Stack) -> Iterator[str]:
     """A Service has no load balancer, and no address outside of the cluster."""
     if resource.at("spec", "externalIPs"):
-        yield "spec.externalIPs is set, and takes the traffic of these addresses; it must not be"
+        yield "spec.externalIPs: is set, and takes the traffic of these addresses. Remove it."
     if resource.at("spec", "type") == "LoadBalancer":
         yield "spec.type is LoadBalancer; it must be ClusterIP"
 

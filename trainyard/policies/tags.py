@@ -81,13 +81,13 @@ def _tags_of(resource: Resource) -> Iterator[tuple[str, Mapping[str, Any]]]:
 @rule("tags-complete", *TAGGABLE, NODE_CLASS, why="checkov knows no stack and no setting of ours")
 def tags_complete(resource: Resource, stack: Stack) -> Iterator[str]:
     """A resource, and what nodes and add-ons create for it, has the tags of the stack and of `trainyard:tags`."""
-    wanted: dict[str, Any] = {}
+    required: dict[str, Any] = {}
     for each in stack.of(*TAGGABLE, NODE_CLASS):
         for _, tags in _tags_of(each):
-            wanted |= {key: value for key, value in tags.items() if _is_chosen(key)}
+            required |= {key: value for key, value in tags.items() if _is_chosen(key)}
     for place, tags in _tags_of(resource):
-        for key in (*MARKS, *sorted(wanted.keys() - set(MARKS))):
+        for key in (*MARKS, *sorted(required.keys() - set(MARKS))):
             if key not in tags:
                 yield f"{place} lacks {key}; it must have the tags of all resources of the stack"
-            elif tags[key] != wanted[key]:
+            elif tags[key] != required[key]:
                 yield f"{place}.{key} is '{tags[key]}'; it must be the same for all resources of the stack"

@@ -80,5 +80,5 @@ def test_every_rule_is_a_mandatory_policy_that_stops_what_violates_it() -> None:
     assert answer["policies"] == [[rule.id, "MANDATORY"] for rule in ALL]
     ((name, message),) = answer["alone"]
     assert name == "node-access-closed"
-    assert "keyName is set; it must not be" in message
+    assert "keyName: is set. Remove it." in message
     assert [urn for rule, urn in answer["whole"] if rule == "bucket-tls-only"] == ["urn:open"]

@@ -17,4 +17,4 @@ def test_minimum_capability_is_that_of_the_torch_build() -> None:
         pytest.skip("a torch without CUDA names no architecture")
     # torch.cuda.get_arch_list() returns the same, but only on a node with a GPU.
     names = re.findall(r"sm_(\d+)(\d)", torch._C._cuda_getArchFlags())
-    assert min((int(major), int(minor)) for major, minor in names) == instance_types.TORCH_LEAST_CAPABILITY
+    assert min((int(major), int(minor)) for major, minor in names) == instance_types.TORCH_MINIMUM_CAPABILITY

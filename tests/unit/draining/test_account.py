@@ -126,7 +126,7 @@ def test_existing_cluster_keeps_resources_of_foreign_pools(cloud: Cloud) -> None
 def test_instances_above_filter_limit_are_queried_in_batches(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(account_api, "MOST_VALUES", 2)
+    monkeypatch.setattr(account_api, "MAXIMUM_VALUES", 2)
     subnet = cloud.network()["subnets"][0]
     cni = "cluster.k8s.amazonaws.com/name"
     instances = [launch(cloud, {**OWN_TAGS, "karpenter.sh/nodepool": "small"}) for _ in range(3)]

@@ -48,7 +48,7 @@ class Eks:
 
 def turn_off(eks: Any, cluster: str = "main") -> list[str]:
     lines: list[str] = []
-    protection.turn_off(eks, cluster, say=lines.append, clock=Time())
+    protection.turn_off(eks, cluster, report=lines.append, clock=Time())
     return lines
 
 

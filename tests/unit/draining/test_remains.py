@@ -46,7 +46,7 @@ class FakeAccount:
 def sweep(account: FakeAccount, vpc: str | None, *, timeout: float = 60, late_logs: float = 0) -> list[str]:
     """Return the progress lines of the sweep."""
     lines: list[str] = []
-    remove_remains(account, vpc, timeout=timeout, late_logs=late_logs, say=lines.append, clock=Time())
+    remove_remains(account, vpc, timeout=timeout, late_logs=late_logs, report=lines.append, clock=Time())
     return lines
 
 

@@ -145,7 +145,7 @@ def busy() -> World:
 
 def drain(world: World, timeout: float = 600) -> list[str]:
     lines: list[str] = []
-    run(world, world, timeout=timeout, say=lines.append, clock=Time())
+    run(world, world, timeout=timeout, report=lines.append, clock=Time())
     return lines
 
 
@@ -282,7 +282,7 @@ def test_drain_deletes_jobs_before_their_queues() -> None:
 def test_drain_of_a_missing_cluster_terminates_its_instances() -> None:
     world = World({}, ["i-9"])
     lines: list[str] = []
-    run(None, world, timeout=60, say=lines.append, clock=Time())
+    run(None, world, timeout=60, report=lines.append, clock=Time())
     assert world.log == ["terminate i-9", "remains"]
     assert lines[0] == "0 s: the cluster does not exist; looking for its instances"
 
@@ -362,7 +362,7 @@ def test_drain_reports_the_remaining_objects_while_it_waits() -> None:
     world.finishes = lambda kind: kind != PODS
     lines: list[str] = []
     with pytest.raises(DrainError, match="pods do not end"):
-        run(world, world, timeout=40, say=lines.append, clock=Time())
+        run(world, world, timeout=40, report=lines.append, clock=Time())
     waits = [line for line in lines if "waiting for 1 pods" in line]
     assert len(waits) == 2, "one line every fifteen seconds"
     assert waits[-1] == "32 s: waiting for 1 pods: hold-r1-0"

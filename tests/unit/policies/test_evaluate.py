@@ -53,7 +53,7 @@ def test_a_preview_and_a_state_give_the_same_finding() -> None:
     for document in (preview(bad), {"deployment": {"resources": [bad]}}):
         (finding,) = evaluate(snapshot.read(json.dumps(document))).violations
         assert "__defaults" not in finding.resource.properties
-        assert str(finding) == f"{TEMPLATE} bad: keyName is set; it must not be [node-access-closed]"
+        assert str(finding) == f"{TEMPLATE} bad: keyName: is set. Remove it. [node-access-closed]"
 
 
 def test_deleted_resources_are_not_checked() -> None:
