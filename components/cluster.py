@@ -53,7 +53,7 @@ class AnyCluster(pulumi.ComponentResource):
     """The security group that EKS created for the cluster."""
     security_group_id: str | None = None
     """The id of that group for an existing cluster; None if Karpenter finds the group by its tag."""
-    kubernetes: pulumi.Output[str] | None = None
+    kubernetes_version: pulumi.Output[str] | None = None
     """The version of the control plane; None for an existing cluster."""
 
 
@@ -156,14 +156,14 @@ class Cluster(AnyCluster):
         self.oidc_issuer = self.eks.oidc_issuer
         self.group_id = self.eks.cluster_security_group_id
         # The versions of the add-ons must be read after the control plane was updated.
-        self.kubernetes = self.group_id.apply(lambda _: args.version)
+        self.kubernetes_version = self.group_id.apply(lambda _: args.version)
         self.access = [*self._access(name), *self._private_access(name)]
         cni = self._cni_identity()
         create_addon = partial(
             addon,
             prefix=name,
             cluster=args.name,
-            kubernetes=self.kubernetes,
+            kubernetes_version=self.kubernetes_version,
             pinned=args.addon_versions,
             tags=args.tags,
         )
@@ -348,7 +348,7 @@ def addon(
     name: str,
     prefix: str,
     cluster: str,
-    kubernetes: pulumi.Input[str],
+    kubernetes_version: pulumi.Input[str],
     pinned: Mapping[str, str],
     tags: dict[str, str],
     opts: pulumi.ResourceOptions,
@@ -363,7 +363,7 @@ def addon(
         name: The name of the add-on.
         prefix: The prefix of the resource's name.
         cluster: The cluster's name.
-        kubernetes: The Kubernetes version, an output that resolves after the control plane was updated to it.
+        kubernetes_version: The Kubernetes version, an output that resolves after the control plane was updated to it.
         pinned: The pinned versions, by add-on.
         tags: The tags of the add-on.
         opts: The options of the resource.
@@ -373,7 +373,7 @@ def addon(
     if version is None:
         version = aws.eks.get_addon_version_output(
             addon_name=name,
-            kubernetes_version=kubernetes,
+            kubernetes_version=kubernetes_version,
             most_recent=False,
             opts=pulumi.InvokeOutputOptions(parent=opts.parent),
         ).version

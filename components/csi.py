@@ -30,7 +30,7 @@ class CsiArgs:
     """The drivers of a cluster."""
 
     cluster: str
-    kubernetes: pulumi.Input[str]
+    kubernetes_version: pulumi.Input[str]
     """The Kubernetes version, for the default versions of the add-ons."""
     account: Account
     key_arn: pulumi.Input[str]
@@ -81,7 +81,7 @@ class Csi(pulumi.ComponentResource):
             addon,
             prefix=name,
             cluster=args.cluster,
-            kubernetes=args.kubernetes,
+            kubernetes_version=args.kubernetes_version,
             pinned=args.addon_versions,
             tags=args.tags,
         )

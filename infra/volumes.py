@@ -122,12 +122,12 @@ def volumes(
     The drivers and other add-ons of an existing cluster belong to its owner.
     """
     ready: list[pulumi.Resource] = []
-    if foundation.cluster.kubernetes is not None:
+    if foundation.cluster.kubernetes_version is not None:
         drivers = Csi(
             "csi",
             CsiArgs(
                 cluster=settings.cluster.name,
-                kubernetes=foundation.cluster.kubernetes,
+                kubernetes_version=foundation.cluster.kubernetes_version,
                 account=settings.account,
                 key_arn=foundation.keys.data_key_arn,
                 oidc_provider_arn=foundation.cluster.oidc_provider_arn,

@@ -61,7 +61,7 @@ csi = Csi(
     "csi",
     CsiArgs(
         cluster=given["cluster"],
-        kubernetes="1.35",
+        kubernetes_version="1.35",
         account=Account(id="123456789012", region="us-west-2"),
         key_arn=key.arn,
         oidc_provider_arn=given["provider"],

@@ -25,7 +25,7 @@ ADDON = "aws:eks/addon:Addon"
 def drivers(lustre: bool) -> Recorded:
     args = CsiArgs(
         cluster="main",
-        kubernetes="1.35",
+        kubernetes_version="1.35",
         account=HERE,
         key_arn=KEY,
         oidc_provider_arn=f"arn:aws:iam::{ACCOUNT}:oidc-provider/issuer",
