@@ -49,10 +49,8 @@ class AnyCluster(pulumi.ComponentResource):
     """The resources that give access to the cluster. Delete them after everything in the cluster."""
     ready: list[pulumi.Resource]
     """The resources that workloads need: the node group and the add-ons; empty for an existing cluster."""
-    group_id: pulumi.Output[str]
+    cluster_security_group_id: pulumi.Output[str]
     """The security group that EKS created for the cluster."""
-    security_group_id: str | None = None
-    """The id of that group for an existing cluster; None if Karpenter finds the group by its tag."""
     kubernetes_version: pulumi.Output[str] | None = None
     """The version of the control plane; None for an existing cluster."""
 
@@ -154,9 +152,9 @@ class Cluster(AnyCluster):
         self.kubeconfig = self.eks.kubeconfig_json
         self.oidc_provider_arn = self.eks.oidc_provider_arn
         self.oidc_issuer = self.eks.oidc_issuer
-        self.group_id = self.eks.cluster_security_group_id
+        self.cluster_security_group_id = self.eks.cluster_security_group_id
         # The versions of the add-ons must be read after the control plane was updated.
-        self.kubernetes_version = self.group_id.apply(lambda _: args.version)
+        self.kubernetes_version = self.cluster_security_group_id.apply(lambda _: args.version)
         self.access = [*self._access(name), *self._private_access(name)]
         cni = self._cni_identity()
         create_addon = partial(
@@ -330,7 +328,7 @@ class Cluster(AnyCluster):
         return [
             aws.vpc.SecurityGroupIngressRule(
                 f"{name}-api-from-{cidr.replace('/', '-')}",
-                security_group_id=self.group_id,
+                security_group_id=self.cluster_security_group_id,
                 cidr_ipv4=cidr,
                 ip_protocol="tcp",
                 from_port=HTTPS,
@@ -436,8 +434,7 @@ class ExistingCluster(AnyCluster):
         )
         self.oidc_provider_arn = pulumi.Output.from_input(args.oidc_provider_arn)
         self.oidc_issuer = pulumi.Output.from_input(issuer_of(args.oidc_provider_arn))
-        self.group_id = pulumi.Output.from_input(args.security_group_id)
-        self.security_group_id = args.security_group_id
+        self.cluster_security_group_id = pulumi.Output.from_input(args.security_group_id)
         self.access = [_worker_access(name, args, args.worker_role_arn, pulumi.ResourceOptions(parent=self))]
         self.ready = []
         self.register_outputs(

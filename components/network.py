@@ -43,9 +43,9 @@ class AnyNetwork(pulumi.ComponentResource):
     """The subnets of nodes."""
     public_subnet_ids: list[pulumi.Output[str]]
     """The public subnets."""
-    worker_group_id: pulumi.Output[str]
+    worker_security_group_id: pulumi.Output[str]
     """The security group of workers."""
-    worker_group: list[pulumi.Resource]
+    worker_security_group: list[pulumi.Resource]
     """That security group and its rules; empty for an existing group."""
     deleted_after_cluster: list[pulumi.Resource]
     """The subnets and security groups of the stack. A leftover network interface prevents their deletion."""
@@ -137,8 +137,8 @@ class Network(AnyNetwork):
             opts=self._child,
         )
         group = _WorkerGroup(f"{name}-workers", args.cluster, self.vpc.id, args.tags, self._child)
-        self.worker_group_id = group.group_id
-        self.worker_group = group.objects
+        self.worker_security_group_id = group.group_id
+        self.worker_security_group = group.objects
         self.deleted_after_cluster = [*self.private, *self.public, *group.objects]
         self.egress = [*group.objects]
         tables = self._private_routes(None if args.private else self._internet_egress())
@@ -160,7 +160,7 @@ class Network(AnyNetwork):
                 "vpcId": self.vpc_id,
                 "privateSubnetIds": self.private_subnet_ids,
                 "publicSubnetIds": self.public_subnet_ids,
-                "workerGroupId": self.worker_group_id,
+                "workerGroupId": self.worker_security_group_id,
             }
         )
 
@@ -278,7 +278,7 @@ class ExistingNetworkArgs:
     tags: dict[str, str]
     public_subnet_ids: Mapping[str, str] = field(default_factory=dict)
     """Public subnets, by zone."""
-    worker_group_id: str | None = None
+    worker_security_group_id: str | None = None
     """The security group of workers. Without one, the component creates it."""
     cidr: str | None = None
     """The address range of the VPC, which interface endpoints need."""
@@ -291,8 +291,8 @@ class ExistingNetworkArgs:
 class ExistingNetwork(AnyNetwork):
     """An existing VPC, named by its ids.
 
-    Creates the security group of workers, unless `worker_group_id` names one, and the interface endpoints and flow
-    logs that the arguments request.
+    Creates the security group of workers, unless `worker_security_group_id` names one, and the interface endpoints and
+    flow logs that the arguments request.
 
     Subnets and routes stay unchanged and get no tags: Karpenter finds the subnets by their ids. The component does
     not check whether they are suitable; `make preflight` does for a stack file.
@@ -314,15 +314,15 @@ class ExistingNetwork(AnyNetwork):
         self.public_subnet_ids = [
             pulumi.Output.from_input(subnet) for subnet in args.public_subnet_ids.values()
         ]
-        self.worker_group = []
-        if args.worker_group_id is None:
+        self.worker_security_group = []
+        if args.worker_security_group_id is None:
             group = _WorkerGroup(f"{name}-workers", args.cluster, args.vpc_id, args.tags, child)
-            self.worker_group_id = group.group_id
-            self.worker_group = group.objects
+            self.worker_security_group_id = group.group_id
+            self.worker_security_group = group.objects
         else:
-            self.worker_group_id = pulumi.Output.from_input(args.worker_group_id)
-        self.deleted_after_cluster = [*self.worker_group]
-        self.egress = [*self.worker_group]
+            self.worker_security_group_id = pulumi.Output.from_input(args.worker_security_group_id)
+        self.deleted_after_cluster = [*self.worker_security_group]
+        self.egress = [*self.worker_security_group]
         if args.interface_endpoints:
             if args.cidr is None:
                 raise ValueError(
@@ -333,7 +333,7 @@ class ExistingNetwork(AnyNetwork):
             ).objects
         if args.flow_logs is not None:
             _FlowLogs(f"{name}-flow-logs", args, args.flow_logs, args.vpc_id, child)
-        self.register_outputs({"vpcId": self.vpc_id, "workerGroupId": self.worker_group_id})
+        self.register_outputs({"vpcId": self.vpc_id, "workerGroupId": self.worker_security_group_id})
 
 
 class _WorkerGroup(pulumi.ComponentResource):

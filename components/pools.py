@@ -29,9 +29,9 @@ class PoolsArgs:
     after: list[pulumi.Resource] = field(default_factory=list)
     instance_profile: pulumi.Input[str] | None = None
     """The instance profile of nodes, if Karpenter can't create one."""
-    worker_group_id: pulumi.Input[str] | None = None
+    worker_security_group_id: pulumi.Input[str] | None = None
     """The security group of workers; by default Karpenter finds it by its tag."""
-    cluster_group_id: pulumi.Input[str] | None = None
+    cluster_security_group_id: pulumi.Input[str] | None = None
     """The security group that EKS created for the cluster; by default Karpenter finds it by its tag."""
     volume_key: str | None = None
     """The ARN of the key of the nodes' disks; None for the account's default key for EBS."""
@@ -80,8 +80,8 @@ class Pools(pulumi.ComponentResource):
                     subnet_id=args.subnet_ids[pool.zone],
                     tags=args.tags,
                     instance_profile=args.instance_profile,
-                    worker_group_id=args.worker_group_id,
-                    cluster_group_id=args.cluster_group_id,
+                    worker_security_group_id=args.worker_security_group_id,
+                    cluster_security_group_id=args.cluster_security_group_id,
                     lustre_efa=args.lustre_efa,
                     volume_key=args.volume_key,
                 ),

@@ -32,8 +32,9 @@ class Foundation:
 
     Attributes:
         alive: The resources that must exist as long as anything runs in the cluster.
-        worker_group_id: The workers' existing security group; None if it is found by its tags.
-        cluster_group_id: The security group that EKS created for an existing cluster; None if it is found by its tags.
+        worker_security_group_id: The workers' existing security group; None if it is found by its tags.
+        cluster_security_group_id: The security group that EKS created for an existing cluster; None if it is found by
+            its tags.
     """
 
     network: AnyNetwork
@@ -41,8 +42,8 @@ class Foundation:
     keys: Encryption
     cluster: AnyCluster
     alive: list[pulumi.Resource]
-    worker_group_id: str | None
-    cluster_group_id: str | None
+    worker_security_group_id: str | None
+    cluster_security_group_id: str | None
 
 
 def build_foundation(settings: Settings, opts: pulumi.ResourceOptions, record: pulumi.Resource) -> Foundation:
@@ -101,8 +102,8 @@ def build_foundation(settings: Settings, opts: pulumi.ResourceOptions, record: p
         keys=keys,
         cluster=cluster,
         alive=[*network.egress, *roles.attachments, *cluster.access, *cluster.ready],
-        worker_group_id=existing_vpc.worker_group_id if existing_vpc else None,
-        cluster_group_id=cluster.security_group_id,
+        worker_security_group_id=existing_vpc.worker_security_group_id if existing_vpc else None,
+        cluster_security_group_id=existing.security_group_id if existing else None,
     )
 
 
@@ -155,7 +156,7 @@ def _existing_network(
             vpc_id=existing.vpc_id,
             private_subnet_ids=existing.private_subnet_ids,
             public_subnet_ids=existing.public_subnet_ids,
-            worker_group_id=existing.worker_group_id,
+            worker_security_group_id=existing.worker_security_group_id,
             cidr=settings.network.cidr,
             interface_endpoints=settings.network.interface_endpoints,
             flow_logs=logs,

@@ -85,7 +85,7 @@ def _new(spec: LustreSettings, foundation: Foundation, bucket: ModelBucket) -> N
     return NewFileSystem(
         vpc_id=foundation.network.vpc_id,
         subnet_id=foundation.network.private_by_zone[spec.zone],
-        client_groups={"workers": foundation.network.worker_group_id},
+        client_groups={"workers": foundation.network.worker_security_group_id},
         key_arn=foundation.keys.data_key_arn,
         deployment=spec.deployment_type,
         capacity_gib=spec.capacity_gib,

@@ -226,8 +226,8 @@ def node_class(
     subnet_id: Any,
     tags: dict[str, str],
     instance_profile: Any = None,
-    worker_group_id: Any = None,
-    cluster_group_id: Any = None,
+    worker_security_group_id: Any = None,
+    cluster_security_group_id: Any = None,
     lustre_efa: bool = False,
     volume_key: str | None = None,
 ) -> JsonObject:
@@ -246,8 +246,12 @@ def node_class(
         **identity,
         "subnetSelectorTerms": [{"id": subnet_id}],
         "securityGroupSelectorTerms": [
-            {"tags": {DISCOVERY_TAG: cluster}} if worker_group_id is None else {"id": worker_group_id},
-            {"tags": {CLUSTER_GROUP_TAG: cluster}} if cluster_group_id is None else {"id": cluster_group_id},
+            {"tags": {DISCOVERY_TAG: cluster}}
+            if worker_security_group_id is None
+            else {"id": worker_security_group_id},
+            {"tags": {CLUSTER_GROUP_TAG: cluster}}
+            if cluster_security_group_id is None
+            else {"id": cluster_security_group_id},
         ],
         "blockDeviceMappings": _disks(pool, volume_key),
         # Pods get their identity from their service account, so they need no access to the node's identity (hop limit

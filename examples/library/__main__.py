@@ -108,7 +108,7 @@ pools = Pools(
         pools=(pool,),
         subnet_ids=network.private_by_zone,
         node_role_name=roles.worker.name,
-        after=[karpenter.definitions, *network.worker_group],
+        after=[karpenter.definitions, *network.worker_security_group],
         tags=tags,
     ),
     in_both,

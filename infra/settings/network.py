@@ -25,12 +25,12 @@ ONLY_EXISTING = ("privateSubnetIds", "publicSubnetIds", "workerSecurityGroupId")
 
 @dataclass(frozen=True, kw_only=True)
 class ExistingVpc:
-    """An existing VPC. Subnets are ids by zone; without `worker_group_id` the stack creates a security group."""
+    """An existing VPC. Subnets are ids by zone. Without `worker_security_group_id`, the stack creates the group."""
 
     vpc_id: str
     private_subnet_ids: dict[str, str]
     public_subnet_ids: dict[str, str]
-    worker_group_id: str | None
+    worker_security_group_id: str | None
 
 
 class Network(Model):
@@ -103,7 +103,7 @@ class Network(Model):
             vpc_id=self.vpc_id,
             private_subnet_ids=self.private_subnet_ids,
             public_subnet_ids=self.public_subnet_ids,
-            worker_group_id=self.worker_security_group_id,
+            worker_security_group_id=self.worker_security_group_id,
         )
 
 

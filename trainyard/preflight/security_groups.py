@@ -35,8 +35,8 @@ def worker_groups(settings: Settings, aws: Aws) -> list[str]:
     network = settings.network.existing
     if network is None:
         return []
-    if network.worker_group_id:
-        return [network.worker_group_id]
+    if network.worker_security_group_id:
+        return [network.worker_security_group_id]
     found = _discovered(settings, aws)
     return [each["GroupId"] for each in found if has(tags_of(each), own_tags(settings))]
 
@@ -109,7 +109,7 @@ def check_worker_group(settings: Settings, aws: Aws) -> list[Finding]:
     network, cluster = settings.network.existing, settings.cluster.name
     if network is None:
         return []
-    messages, name = [], network.worker_group_id
+    messages, name = [], network.worker_security_group_id
     if name is not None:
         messages += _worker_group_problems(settings, aws, name)
     # Karpenter adds every group with the tag to its nodes.

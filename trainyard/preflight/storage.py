@@ -199,7 +199,7 @@ def check_file_system(settings: Settings, aws: Aws) -> list[Finding]:
         if value != real:
             findings.append(Finding(f"{LUSTRE}.{setting}", f"'{value}' is invalid. It must be '{real}'"))
     where = "the workers' group or their subnets"
-    if network.worker_group_id is None:
+    if network.worker_security_group_id is None:
         where = "the workers' subnets, because the stack creates their group"
     is_open = _is_reachable(settings, aws, found, clients)
     if is_open is False:

@@ -43,8 +43,8 @@ def handles(network: AnyNetwork) -> dict[str, Any]:
         "zones": network.private_by_zone,
         "private": network.private_subnet_ids,
         "public": network.public_subnet_ids,
-        "group": network.worker_group_id,
-        "made": len(network.worker_group),
+        "group": network.worker_security_group_id,
+        "made": len(network.worker_security_group),
         "held": len(network.deleted_after_cluster),
         "egress": len(network.egress),
     }
@@ -73,7 +73,9 @@ def test_a_given_vpc_gets_the_workers_group_and_nothing_else() -> None:
 
 
 def test_with_every_id_given_nothing_is_made() -> None:
-    args = ExistingNetworkArgs(**GIVEN, public_subnet_ids={"us-west-2a": "subnet-p"}, worker_group_id="sg-1")
+    args = ExistingNetworkArgs(
+        **GIVEN, public_subnet_ids={"us-west-2a": "subnet-p"}, worker_security_group_id="sg-1"
+    )
     recorded = deploy(lambda: handles(ExistingNetwork("mine", args)))
     assert [r.type for r in recorded.resources] == ["trainyard:network:ExistingNetwork"]
     assert (recorded.result["group"], recorded.result["public"]) == ("sg-1", ["subnet-p"])
@@ -83,7 +85,7 @@ def test_with_every_id_given_nothing_is_made() -> None:
 def test_endpoints_and_flow_logs_of_a_given_vpc_are_made_when_they_are_asked_for() -> None:
     args = ExistingNetworkArgs(
         **GIVEN,
-        worker_group_id="sg-1",
+        worker_security_group_id="sg-1",
         cidr="10.0.0.0/16",
         interface_endpoints=("sqs",),
         flow_logs=FlowLogSettings(key_arn=f"arn:aws:kms:us-west-2:{ACCOUNT}:key/k", retention_days=365),
@@ -97,7 +99,7 @@ def test_endpoints_and_flow_logs_of_a_given_vpc_are_made_when_they_are_asked_for
 
 def test_endpoints_without_an_address_range_are_refused() -> None:
     def program() -> None:
-        args = ExistingNetworkArgs(**GIVEN, worker_group_id="sg-1", interface_endpoints=("sqs",))
+        args = ExistingNetworkArgs(**GIVEN, worker_security_group_id="sg-1", interface_endpoints=("sqs",))
         with pytest.raises(ValueError, match="cidr: interface endpoints in vpc-1 need its address range"):
             ExistingNetwork("mine", args)
 

@@ -253,8 +253,8 @@ def test_what_is_given_by_id_is_not_searched_by_tags() -> None:
     given = spec(
         pool(),
         instance_profile="workers",
-        worker_group_id="sg-0123456789abcdef0",
-        cluster_group_id="sg-0223456789abcdef0",
+        worker_security_group_id="sg-0123456789abcdef0",
+        cluster_security_group_id="sg-0223456789abcdef0",
     )
     assert given["securityGroupSelectorTerms"] == [
         {"id": "sg-0123456789abcdef0"},

@@ -21,7 +21,7 @@ def test_existing_vpc_is_read_with_its_zones() -> None:
     assert network.zones == ("us-west-2a", "us-west-2b")
     assert network.existing is not None
     assert network.existing.private_subnet_ids["us-west-2b"] == "subnet-0b23456789abcdef0"
-    assert network.existing.worker_group_id == "sg-0123456789abcdef0"
+    assert network.existing.worker_security_group_id == "sg-0123456789abcdef0"
     assert network.flow_logs is False, "of a VPC that is given nothing is made that was not asked for"
 
 
