@@ -108,11 +108,11 @@ class ClusterArgs:
     """Pinned versions, by add-on."""
 
     # Order of deletion
-    under: list[pulumi.Resource] = field(default_factory=list)
+    control_plane_dependencies: list[pulumi.Resource] = field(default_factory=list)
     """Resources that must exist until the control plane and its log group are gone. The cluster waits for them, so
     they should be quick.
     """
-    after: list[pulumi.Resource] = field(default_factory=list)
+    node_dependencies: list[pulumi.Resource] = field(default_factory=list)
     """Resources that must exist until the last system node is gone, such as routes."""
 
 
@@ -145,7 +145,7 @@ class Cluster(AnyCluster):
             kms_key_id=args.logs_key_arn,
             tags=args.tags,
             # Deleted after the cluster, and before the search for late entries, which would create the group again.
-            opts=pulumi.ResourceOptions(parent=self, depends_on=args.under),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=args.control_plane_dependencies),
         )
         self.eks = self._control_plane(name, logs)
         """The cluster (`pulumi_eks.Cluster`)."""
@@ -190,7 +190,9 @@ class Cluster(AnyCluster):
             launch_template={"id": template.id, "version": template.latest_version.apply(str)},
             operating_system=eks.OperatingSystem.AL2023,
             tags=args.tags,
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[*args.after, *before, *self._grants()]),
+            opts=pulumi.ResourceOptions(
+                parent=self, depends_on=[*args.node_dependencies, *before, *self._grants()]
+            ),
         )
         """The node group of the system nodes."""
         after_nodes = pulumi.ResourceOptions(parent=self, depends_on=[self.nodes])
@@ -238,7 +240,7 @@ class Cluster(AnyCluster):
             # It does not depend on the routes: the control plane needs none, and takes longer than all of them.
             opts=pulumi.ResourceOptions(
                 parent=self,
-                depends_on=[logs, *args.under],
+                depends_on=[logs, *args.control_plane_dependencies],
                 transforms=[without_creator_permissions, with_provider_tags(args.tags)],
             ),
         )

@@ -64,7 +64,8 @@ Arguments of the type `Input` accept outputs of other resources.
 Components read no settings, and do not check values as stack files are checked ([settings.md](settings.md)).
 
 Pulumi deletes a resource before those it depends on. Resources without a dependency between them are deleted in
-parallel. The arguments `after` and `under` add dependencies; see also [Drain](#drain).
+parallel. The arguments `after`, `control_plane_dependencies` and `node_dependencies` add dependencies; see also
+[Drain](#drain).
 
 Names such as `documents.iam` are modules of `trainyard.components`. [Helpers](#helpers) lists their functions.
 """

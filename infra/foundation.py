@@ -211,8 +211,8 @@ def _new_cluster(
             log_retention_days=spec.log_retention_days,
             deletion_protection=settings.protect_data,
             # The leftovers of nodes and control plane are deleted after both and before the subnets.
-            under=[remains],
-            after=[*network.egress, *roles.attachments],
+            control_plane_dependencies=[remains],
+            node_dependencies=[*network.egress, *roles.attachments],
             profile=settings.provider.profile,
             tags=settings.resource_tags,
         ),

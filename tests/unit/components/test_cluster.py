@@ -78,8 +78,8 @@ def program() -> dict[str, Any]:
             addon_versions={},
             log_retention_days=365,
             deletion_protection=True,
-            under=network.deleted_after_cluster,
-            after=[*network.egress, *roles.attachments],
+            control_plane_dependencies=network.deleted_after_cluster,
+            node_dependencies=[*network.egress, *roles.attachments],
             tags=TAGS,
         ),
     )
@@ -231,7 +231,6 @@ def test_a_cluster_without_public_subnets_is_given_none() -> None:
                 addon_versions={},
                 log_retention_days=365,
                 deletion_protection=False,
-                after=[],
                 tags=TAGS,
             ),
         )

@@ -52,7 +52,6 @@ def program() -> None:
             addon_versions={},
             log_retention_days=30,
             deletion_protection=False,
-            after=[],
             tags=TAGS,
         ),
     )
