@@ -90,7 +90,7 @@ class Drain(DynamicResource, module="drain", name="Drain"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RemainsArgs:
+class ClusterCleanupArgs:
     """The cluster to clean up after."""
 
     cluster: str
@@ -108,19 +108,22 @@ class RemainsArgs:
     """A profile of ~/.aws/config for the deletion."""
 
 
-class Remains(DynamicResource, module="drain", name="Remains"):
+# Deployed stacks have the resource by its old name in their states.
+class ClusterCleanup(DynamicResource, module="drain", name="Remains"):
     """The cleanup after a cluster. Its deletion removes leftover network interfaces and security groups.
 
     Creates nothing. Let it depend on the subnets and security groups, and let the cluster, its node groups and its
     log group depend on it. Pulumi then deletes it after the cluster and before the network.
     """
 
-    def __init__(self, name: str, args: RemainsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(
+        self, name: str, args: ClusterCleanupArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
         props = {**_props("remains", args), "lateLogSeconds": args.late_log_seconds}
         super().__init__(AtDelete(), name, props if args.vpc is None else {**props, "vpc": args.vpc}, opts)
 
 
-def _props(task: str, args: DrainArgs | RemainsArgs) -> dict[str, Any]:
+def _props(task: str, args: DrainArgs | ClusterCleanupArgs) -> dict[str, Any]:
     return {
         # Without a profile, the deletion uses the environment's credentials.
         **({"profile": args.profile} if args.profile else {}),

@@ -58,7 +58,7 @@ $ pip install '.[components]'
 
 Import each from its module: `from trainyard.components.network import Network, NetworkArgs`. A component takes a name,
 one object with its arguments, and Pulumi's `ResourceOptions`, where `providers` has the AWS and Kubernetes providers.
-[Drain](#drain) and [Remains](#remains) are dynamic resources and need no provider.
+[Drain](#drain) and [ClusterCleanup](#clustercleanup) are dynamic resources and need no provider.
 Arguments of the type `Input` accept outputs of other resources.
 
 Components read no settings, and do not check values as stack files are checked ([settings.md](settings.md)).

@@ -9,7 +9,7 @@ import pulumi
 from components.cluster import AnyCluster, Cluster, ClusterArgs, ExistingCluster, ExistingClusterArgs
 from components.documents import iam
 from components.documents.vpc import private_endpoints
-from components.drain import Remains, RemainsArgs
+from components.drain import ClusterCleanup, ClusterCleanupArgs
 from components.encryption import Encryption, EncryptionArgs
 from components.identity import NodeRoles, NodeRolesArgs
 from components.network import (
@@ -175,9 +175,9 @@ def _new_cluster(
     record: pulumi.Resource,
 ) -> Cluster:
     spec = settings.cluster
-    remains = Remains(
+    cleanup = ClusterCleanup(
         "remains",
-        RemainsArgs(
+        ClusterCleanupArgs(
             cluster=spec.name,
             region=settings.region,
             vpc=None if settings.network.existing else network.vpc_id,
@@ -211,7 +211,7 @@ def _new_cluster(
             log_retention_days=spec.log_retention_days,
             deletion_protection=settings.protect_data,
             # The leftovers of nodes and control plane are deleted after both and before the subnets.
-            control_plane_dependencies=[remains],
+            control_plane_dependencies=[cleanup],
             node_dependencies=[*network.egress, *roles.attachments],
             profile=settings.provider.profile,
             tags=settings.resource_tags,

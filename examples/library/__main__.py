@@ -11,7 +11,7 @@ from trainyard.components.documents import iam
 from trainyard.components.documents.account import Account
 from trainyard.components.documents.instance_types import find, make_pool
 from trainyard.components.documents.tags import stack_tags
-from trainyard.components.drain import Drain, DrainArgs, Remains, RemainsArgs
+from trainyard.components.drain import ClusterCleanup, ClusterCleanupArgs, Drain, DrainArgs
 from trainyard.components.encryption import Encryption, EncryptionArgs
 from trainyard.components.identity import (
     BucketAccess,
@@ -54,9 +54,9 @@ zones = (f"{region}a", f"{region}b")
 vpc = NetworkArgs(account=account, cluster=name, cidr="10.64.0.0/16", zones=zones, tags=tags)
 network = Network(name, vpc, in_aws)
 # `destroy` deletes it after the cluster and before the network: it removes network interfaces that nodes left behind.
-remains = Remains(
+cleanup = ClusterCleanup(
     "remains",
-    RemainsArgs(cluster=name, region=region, vpc=network.vpc_id),
+    ClusterCleanupArgs(cluster=name, region=region, vpc=network.vpc_id),
     ResourceOptions(depends_on=network.deleted_after_cluster),
 )
 before_nodes = [*network.egress, *roles.attachments]
@@ -75,7 +75,7 @@ cluster = Cluster(
         logs_key_arn=keys.logs_key_arn,
         system_role=roles.system,
         worker_role=roles.worker,
-        control_plane_dependencies=[remains],
+        control_plane_dependencies=[cleanup],
         node_dependencies=before_nodes,
         tags=tags,
     ),
