@@ -36,7 +36,7 @@ ADDONS_AFTER_NODES: Final = ("coredns", AGENT)
 SYSTEM_LABELS: Final = {names.LABEL_ROLE: names.ROLE_SYSTEM}
 
 
-class AnyCluster(pulumi.ComponentResource):
+class BaseCluster(pulumi.ComponentResource):
     """An EKS cluster: `Cluster` or `ExistingCluster`."""
 
     kubeconfig: pulumi.Output[str]
@@ -116,7 +116,7 @@ class ClusterArgs:
     """Resources that must exist until the last system node is gone, such as routes."""
 
 
-class Cluster(AnyCluster):
+class Cluster(BaseCluster):
     """An EKS cluster with its add-ons and system nodes.
 
     Creates:
@@ -412,7 +412,7 @@ class ExistingClusterArgs:
     """A profile of ~/.aws/config in the kubeconfig."""
 
 
-class ExistingCluster(AnyCluster):
+class ExistingCluster(BaseCluster):
     """An existing EKS cluster.
 
     Creates an access entry, with which Karpenter's nodes can join the cluster.

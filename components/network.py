@@ -32,7 +32,7 @@ class FlowLogSettings:
     """The retention of the entries."""
 
 
-class AnyNetwork(pulumi.ComponentResource):
+class BaseNetwork(pulumi.ComponentResource):
     """A VPC for a cluster: `Network` or `ExistingNetwork`."""
 
     vpc_id: pulumi.Output[str]
@@ -78,7 +78,7 @@ class NetworkArgs:
     """
 
 
-class Network(AnyNetwork):
+class Network(BaseNetwork):
     """A VPC for a cluster and its workers.
 
     Creates:
@@ -288,7 +288,7 @@ class ExistingNetworkArgs:
     """The flow logs of the VPC; None for none."""
 
 
-class ExistingNetwork(AnyNetwork):
+class ExistingNetwork(BaseNetwork):
     """An existing VPC, named by its ids.
 
     Creates the security group of workers, unless `worker_security_group_id` names one, and the interface endpoints and

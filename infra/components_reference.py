@@ -27,7 +27,7 @@ MODULES: Final = (
 # Modules for the program of the checkout.
 INTERNAL: Final = ("fixed_settings",)
 # Classes with the outputs that new and existing networks and clusters share.
-BASES: Final = ("AnyNetwork", "AnyCluster")
+BASES: Final = ("BaseNetwork", "BaseCluster")
 # Arguments that mean the same everywhere.
 COMMON: Final = {
     "account": "The account and its region: `documents.account.Account(id=..., region=...)`.",

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import pulumi
 
-from components.cluster import AnyCluster, Cluster, ClusterArgs, ExistingCluster, ExistingClusterArgs
+from components.cluster import BaseCluster, Cluster, ClusterArgs, ExistingCluster, ExistingClusterArgs
 from components.documents import iam
 from components.documents.vpc import private_endpoints
 from components.drain import ClusterCleanup, ClusterCleanupArgs
 from components.encryption import Encryption, EncryptionArgs
 from components.identity import NodeRoles, NodeRolesArgs
 from components.network import (
-    AnyNetwork,
+    BaseNetwork,
     ExistingNetwork,
     ExistingNetworkArgs,
     FlowLogSettings,
@@ -37,10 +37,10 @@ class Foundation:
             its tags.
     """
 
-    network: AnyNetwork
+    network: BaseNetwork
     roles: NodeRoles
     keys: Encryption
-    cluster: AnyCluster
+    cluster: BaseCluster
     alive: list[pulumi.Resource]
     worker_security_group_id: str | None
     cluster_security_group_id: str | None
@@ -76,7 +76,7 @@ def build_foundation(settings: Settings, opts: pulumi.ResourceOptions, record: p
         opts,
     )
     network = _network(settings, keys, opts)
-    cluster: AnyCluster
+    cluster: BaseCluster
     if existing is None:
         cluster = _new_cluster(settings, network, roles, keys, opts, record)
     else:
@@ -114,7 +114,7 @@ def _log_groups(settings: Settings) -> tuple[str, ...]:
     return (*control_plane, *((iam.flow_logs_group(name),) if settings.network.flow_logs else ()))
 
 
-def _network(settings: Settings, keys: Encryption, opts: pulumi.ResourceOptions) -> AnyNetwork:
+def _network(settings: Settings, keys: Encryption, opts: pulumi.ResourceOptions) -> BaseNetwork:
     spec, name = settings.network, settings.cluster.name
     logs = None
     if spec.flow_logs and keys.logs_key_arn is not None:
@@ -168,7 +168,7 @@ def _existing_network(
 
 def _new_cluster(
     settings: Settings,
-    network: AnyNetwork,
+    network: BaseNetwork,
     roles: NodeRoles,
     keys: Encryption,
     opts: pulumi.ResourceOptions,

@@ -8,7 +8,7 @@ from typing import Any
 import pulumi
 import pytest
 
-from components.cluster import AnyCluster, Cluster, ClusterArgs, short_names
+from components.cluster import BaseCluster, Cluster, ClusterArgs, short_names
 from components.documents import eks
 from components.documents.iam import control_plane_group, flow_logs_group
 from components.documents.karpenter_iam import queue_policy
@@ -57,7 +57,7 @@ def program() -> dict[str, Any]:
             tags=TAGS,
         ),
     )
-    made: AnyCluster = Cluster(
+    made: BaseCluster = Cluster(
         "mine",
         ClusterArgs(
             name="mine",

@@ -8,10 +8,10 @@ from typing import Any
 import pulumi
 import pytest
 
-from components.cluster import AnyCluster, ExistingCluster, ExistingClusterArgs
+from components.cluster import BaseCluster, ExistingCluster, ExistingClusterArgs
 from components.identity import NodeRoles, NodeRolesArgs
 from components.network import (
-    AnyNetwork,
+    BaseNetwork,
     ExistingNetwork,
     ExistingNetworkArgs,
     FlowLogSettings,
@@ -37,7 +37,7 @@ GIVEN: dict[str, Any] = {
 }
 
 
-def handles(network: AnyNetwork) -> dict[str, Any]:
+def handles(network: BaseNetwork) -> dict[str, Any]:
     return {
         "vpc": network.vpc_id,
         "zones": network.private_by_zone,
@@ -127,7 +127,7 @@ def test_a_made_and_a_given_network_have_the_same_handles() -> None:
     assert made["group"] == "mine-workers-id"
 
 
-def cluster(**more: Any) -> AnyCluster:
+def cluster(**more: Any) -> BaseCluster:
     roles = NodeRoles("roles", NodeRolesArgs(prefix="theirs", account=HERE, system=False, tags=TAGS))
     given: dict[str, Any] = {
         "name": "theirs",
