@@ -41,8 +41,15 @@ COMMON: Final = {
 }
 # Functions and classes of `documents` that give arguments of components.
 HELPERS: Final[tuple[Callable[..., Any], ...]] = (
-    *(account.Account, instance_types.find, instance_types.make_pool, pool.Pool, tags.stack_tags),
-    *(iam.account_of, iam.bucket_tls_only, iam.control_plane_group, iam.flow_logs_group),
+    account.Account,
+    instance_types.find_instance_type,
+    instance_types.make_pool,
+    pool.Pool,
+    tags.stack_tags,
+    iam.account_of,
+    iam.bucket_tls_only,
+    iam.control_plane_group,
+    iam.flow_logs_group,
 )
 HEAD: Final = """\
 # Components

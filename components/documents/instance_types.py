@@ -173,7 +173,7 @@ TORCH_CUDA: Final = 13
 TORCH_MINIMUM_CAPABILITY: Final = (7, 5)
 
 
-def find(name: str) -> InstanceType:
+def find_instance_type(name: str) -> InstanceType:
     """Return the facts of an instance type.
 
     Raises:
@@ -208,7 +208,7 @@ def make_pool(
     `reservation_type`, `on_demand_fallback` and `data_snapshot_id`.
 
     Args:
-        facts: The instance type, from `find`.
+        facts: The instance type, from `find_instance_type`.
         name: The name of the NodePool.
         zone: The zone of the nodes, such as us-west-2b.
         max_nodes: The maximum number of nodes.

@@ -9,7 +9,7 @@ from trainyard.components.cluster import Cluster, ClusterArgs
 from trainyard.components.device_plugins import DevicePlugins, DevicePluginsArgs
 from trainyard.components.documents import iam
 from trainyard.components.documents.account import Account
-from trainyard.components.documents.instance_types import find, make_pool
+from trainyard.components.documents.instance_types import find_instance_type, make_pool
 from trainyard.components.documents.tags import stack_tags
 from trainyard.components.drain import ClusterCleanup, ClusterCleanupArgs, Drain, DrainArgs
 from trainyard.components.encryption import Encryption, EncryptionArgs
@@ -33,7 +33,7 @@ protect = config.get_bool("protect") is not False
 charts = config.get_object("karpenterCharts") or {}
 name = f"platform-{pulumi.get_stack()}"
 tags = {"team": "ml", **stack_tags(pulumi.get_project(), pulumi.get_stack())}
-pool = make_pool(find("g5.2xlarge"), name="gpu", zone=f"{region}b", max_nodes=4)
+pool = make_pool(find_instance_type("g5.2xlarge"), name="gpu", zone=f"{region}b", max_nodes=4)
 
 # Credentials of another account than the administrators' fail before anything is created.
 provider = aws.Provider("aws", region=region, allowed_account_ids=[account.id])

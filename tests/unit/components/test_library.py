@@ -16,7 +16,7 @@ import pulumi
 import pytest
 
 from components.documents.account import Account
-from components.documents.instance_types import find, make_pool
+from components.documents.instance_types import find_instance_type, make_pool
 from components.documents.tags import stack_tags
 from components.network import Network, NetworkArgs
 from components.pools import Pools, PoolsArgs
@@ -131,13 +131,15 @@ def test_library_needs_the_versions_that_are_tested() -> None:
 
 def test_pool_of_an_unknown_type_names_similar_ones() -> None:
     with pytest.raises(ValueError, match=r"'g5.13xlarge' is unknown.*g5\.12xlarge"):
-        find("g5.13xlarge")
+        find_instance_type("g5.13xlarge")
 
 
 def test_pool_of_a_type_with_efa_has_its_interfaces() -> None:
-    pool = make_pool(find("p5.48xlarge"), name="big", zone="us-west-2b", max_nodes=2)
+    pool = make_pool(find_instance_type("p5.48xlarge"), name="big", zone="us-west-2b", max_nodes=2)
     assert (pool.efa, pool.efa_policy, pool.accelerators, pool.idle_seconds) == (32, "ip", 8, 600)
-    plain = make_pool(find("g5.12xlarge"), name="a", zone="us-west-2b", max_nodes=1, efa_policy="none")
+    plain = make_pool(
+        find_instance_type("g5.12xlarge"), name="a", zone="us-west-2b", max_nodes=1, efa_policy="none"
+    )
     assert plain.efa == 0
 
 
@@ -162,7 +164,10 @@ def test_pool_of_a_type_with_efa_has_its_interfaces() -> None:
 )
 def test_pool_with_an_invalid_value_is_one_line(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        make_pool(find("g5.2xlarge"), **{"name": "gpu", "zone": "us-west-2b", "max_nodes": 4, **change})
+        make_pool(
+            find_instance_type("g5.2xlarge"),
+            **{"name": "gpu", "zone": "us-west-2b", "max_nodes": 4, **change},
+        )
 
 
 def test_network_with_a_text_for_zones_is_one_line() -> None:
@@ -181,7 +186,11 @@ def test_network_with_a_text_for_zones_is_one_line() -> None:
                 "pools",
                 PoolsArgs(
                     cluster="c",
-                    pools=(make_pool(find("g5.2xlarge"), name="gpu", zone="us-west-2c", max_nodes=4),),
+                    pools=(
+                        make_pool(
+                            find_instance_type("g5.2xlarge"), name="gpu", zone="us-west-2c", max_nodes=4
+                        ),
+                    ),
                     subnet_ids={"us-west-2b": "subnet-b", "us-west-2a": "subnet-a"},
                     node_role_name="r",
                     tags={},
