@@ -255,7 +255,7 @@ class Cluster(BaseCluster):
                 service_account=CNI_SERVICE_ACCOUNT,
                 oidc_provider_arn=self.oidc_provider_arn,
                 policies={},
-                managed={CNI_POLICY: args.account.managed_policy(CNI_POLICY)},
+                managed_policy_arns={CNI_POLICY: args.account.managed_policy(CNI_POLICY)},
                 tags=args.tags,
             ),
             self._child,

@@ -28,7 +28,7 @@ class IdentityArgs:
     policies: Mapping[str, pulumi.Input[str]]
     """Policy documents as JSON, by short name. Each becomes a managed policy."""
     tags: dict[str, str]
-    managed: Mapping[str, str] = field(default_factory=dict)
+    managed_policy_arns: Mapping[str, str] = field(default_factory=dict)
     """The ARNs of AWS managed policies, by short name."""
 
 
@@ -39,7 +39,7 @@ class Identity(pulumi.ComponentResource):
 
     - a role that only this service account can assume: the trust policy compares subject and audience for equality;
     - one managed policy per document in `policies`, attached to the role with the AWS managed policies in
-      `managed`.
+      `managed_policy_arns`.
 
     Pods of the service account need the resources in `granted`.
     """
@@ -75,7 +75,7 @@ class Identity(pulumi.ComponentResource):
                 f"{name}-{short}", role=role.name, policy_arn=policy.arn, opts=child
             )
             self.granted.append(attachment)
-        for short, arn in args.managed.items():
+        for short, arn in args.managed_policy_arns.items():
             self.granted.append(
                 aws.iam.RolePolicyAttachment(f"{name}-{short}", role=role.name, policy_arn=arn, opts=child)
             )
@@ -99,7 +99,7 @@ class BucketAccess:
     """The key that encrypts the bucket, if the role must be allowed to use it."""
     write: bool = False
     """Whether the role can also write objects."""
-    more: Mapping[str, pulumi.Input[str]] = field(default_factory=dict)
+    additional_policies: Mapping[str, pulumi.Input[str]] = field(default_factory=dict)
     """Other policies of the role as JSON, by short name."""
 
 
@@ -146,7 +146,7 @@ class ServiceAccounts(pulumi.ComponentResource):
                             prefix=account.prefix,
                             write=account.write,
                         ),
-                        **account.more,
+                        **account.additional_policies,
                     },
                     tags=args.tags,
                 ),

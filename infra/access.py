@@ -80,7 +80,7 @@ def service_accounts(
             prefix=None if account.bucket else settings.storage.prefix,
             key_arn=None if account.bucket else foundation.keys.data_key_arn,
             write=account.access == "write",
-            more=_workspaces(settings, foundation, bucket, account.namespace, account.name),
+            additional_policies=_workspaces(settings, foundation, bucket, account.namespace, account.name),
         )
         for account in settings.service_accounts
     )
