@@ -49,7 +49,7 @@ _RESOURCES: Final = {
 Filters = list[dict[str, Any]]
 
 
-class Account:
+class AccountClient:
     """The calls of the drain to the AWS account. Methods that remove something return its names.
 
     `pools` names the stack's pools in an existing cluster, where other instances have the cluster's tags, too. It is

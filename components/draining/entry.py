@@ -8,7 +8,7 @@ from typing import Any, Final
 import boto3
 
 from . import protection, steps
-from .account_api import Account
+from .account_api import AccountClient
 from .cluster_api import connect
 from .kinds import Scope
 
@@ -28,13 +28,13 @@ def at_delete(props: Mapping[str, Any]) -> None:
         vpc = str(props["vpc"]) if props.get("vpc") else None
         # An earlier version of the program did not record it.
         late = float(props.get("lateLogSeconds", 0))
-        account = Account(session, cluster)
+        account = AccountClient(session, cluster)
         steps.remove_remains(
             account, vpc, timeout=timeout, late_logs=late, report=report, clock=steps.Clock()
         )
         return
     pools = None if props.get("pools") is None else frozenset(map(str, props["pools"]))
-    account = Account(session, cluster, pools)
+    account = AccountClient(session, cluster, pools)
     connection = connect(session, cluster, Scope(pools=pools, torchrun=bool(props.get("torchrun"))))
     steps.run(connection, account, timeout=timeout, report=report, clock=steps.Clock())
     if pools is None:  # an existing cluster stays

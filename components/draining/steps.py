@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from .account_api import Account
+from .account_api import AccountClient
 from .cluster_api import Cluster, DrainError
 from .kinds import (
     GANGS,
@@ -84,7 +84,7 @@ class Progress:
 
 def run(
     cluster: Cluster | None,
-    account: Account,
+    account: AccountClient,
     *,
     timeout: float,
     report: Callable[[str], None],
@@ -114,7 +114,7 @@ def run(
     progress.report("no node is left")
 
 
-def _terminate_instances(account: Account, progress: Progress, timeout: float) -> None:
+def _terminate_instances(account: AccountClient, progress: Progress, timeout: float) -> None:
     """Terminate the instances that are left, with or without a NodeClaim."""
     requested: set[str] = set()
     while instances := account.instances():
@@ -133,7 +133,7 @@ def _terminate_instances(account: Account, progress: Progress, timeout: float) -
 @dataclass(kw_only=True)
 class _Drain:
     cluster: Cluster
-    account: Account
+    account: AccountClient
     progress: Progress
     timeout: float
     nodes: set[str] = field(default_factory=set)
@@ -258,7 +258,7 @@ class _Drain:
 
 
 def remove_remains(
-    account: Account,
+    account: AccountClient,
     vpc: str | None,
     *,
     timeout: float,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from components.draining import account_api
-from components.draining.account_api import Account
+from components.draining.account_api import AccountClient
 from tests.unit.emulator import Cloud
 
 pytestmark = pytest.mark.unit
@@ -73,7 +73,7 @@ def test_instance_leftovers_match_by_exact_tags(cloud: Cloud) -> None:
             LaunchTemplateData={},
             TagSpecifications=specification("launch-template", values),
         )
-    removed = Account(Session(cloud), "main").remove_leftovers_of_instances()
+    removed = AccountClient(Session(cloud), "main").remove_leftovers_of_instances()
     assert {line for line in removed if "interface" in line} == {f"network interface {each}" for each in own}
     assert len(removed) == 4
     left = {each["NetworkInterfaceId"] for each in ec2.describe_network_interfaces()["NetworkInterfaces"]}
@@ -84,7 +84,7 @@ def test_instance_leftovers_match_by_exact_tags(cloud: Cloud) -> None:
     assert [each["InstanceProfileName"] for each in iam.list_instance_profiles()["InstanceProfiles"]] == [
         "two"
     ]
-    assert Account(Session(cloud), "main").remove_leftovers_of_instances() == []
+    assert AccountClient(Session(cloud), "main").remove_leftovers_of_instances() == []
 
 
 def test_existing_cluster_keeps_resources_of_foreign_pools(cloud: Cloud) -> None:
@@ -106,7 +106,7 @@ def test_existing_cluster_keeps_resources_of_foreign_pools(cloud: Cloud) -> None
             LaunchTemplateData={},
             TagSpecifications=specification("launch-template", pool_tags),
         )
-    account = Account(Session(cloud), "main", frozenset({"small"}))
+    account = AccountClient(Session(cloud), "main", frozenset({"small"}))
     assert account.instances() == created["small"][:1]
     removed = account.remove_leftovers_of_instances()
     assert {line for line in removed if "interface" in line} == {
@@ -132,7 +132,7 @@ def test_instances_above_filter_limit_are_queried_in_batches(
     instances = [launch(cloud, {**OWN_TAGS, "karpenter.sh/nodepool": "small"}) for _ in range(3)]
     for each in instances:
         interface(cloud, subnet, {cni: "main", "node.k8s.amazonaws.com/instance_id": each})
-    assert len(Account(Session(cloud), "main", frozenset({"small"})).remove_interfaces()) == 3
+    assert len(AccountClient(Session(cloud), "main", frozenset({"small"})).remove_interfaces()) == 3
 
 
 LOG_GROUP = "/aws/eks/main/cluster"
@@ -146,7 +146,7 @@ def test_late_logs_removes_only_the_control_plane_log_group(cloud: Cloud) -> Non
     other_groups = ["/aws/eks/main/cluster-two", "/aws/eks/main-two/cluster", "/mine"]
     for name in (LOG_GROUP, *other_groups):
         cloud.client("logs").create_log_group(logGroupName=name)
-    account = Account(Session(cloud), "main")
+    account = AccountClient(Session(cloud), "main")
     assert account.remove_late_logs() == [f"log group {LOG_GROUP}"]
     assert log_groups(cloud) == sorted(other_groups)
     assert account.remove_late_logs() == []
@@ -154,7 +154,7 @@ def test_late_logs_removes_only_the_control_plane_log_group(cloud: Cloud) -> Non
 
 def test_late_logs_keeps_a_tagged_log_group(cloud: Cloud) -> None:
     cloud.client("logs").create_log_group(logGroupName=LOG_GROUP, tags={"trainyard:stack": "main"})
-    assert Account(Session(cloud), "main").remove_late_logs() == []
+    assert AccountClient(Session(cloud), "main").remove_late_logs() == []
     assert log_groups(cloud) == [LOG_GROUP]
 
 
@@ -163,7 +163,7 @@ def test_interface_in_use_is_kept(cloud: Cloud) -> None:
     attached = interface(cloud, cloud.network()["subnets"][0], OWN_TAGS)
     instance = ec2.run_instances(ImageId="ami-12c6146b", MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
     ec2.attach_network_interface(NetworkInterfaceId=attached, InstanceId=instance, DeviceIndex=1)
-    assert Account(Session(cloud), "main").remove_interfaces() == []
+    assert AccountClient(Session(cloud), "main").remove_interfaces() == []
 
 
 def test_instances_returns_karpenter_nodes_of_this_cluster(cloud: Cloud) -> None:
@@ -171,7 +171,7 @@ def test_instances_returns_karpenter_nodes_of_this_cluster(cloud: Cloud) -> None
     own = launch(cloud, {**OWN_TAGS, **pool})
     for values in (OWN_TAGS, {**FOREIGN_TAGS, **pool}):
         launch(cloud, values)
-    account = Account(Session(cloud), "main")
+    account = AccountClient(Session(cloud), "main")
     assert account.instances() == [own]
     account.terminate([own])
     assert account.instances() == []
@@ -202,7 +202,7 @@ def test_cluster_group_and_guardduty_endpoint_are_removed(cloud: Cloud) -> None:
         SubnetIds=network["subnets"],
         TagSpecifications=specification("vpc-endpoint", {"GuardDutyManaged": "true"}),
     )
-    account = Account(Session(cloud), "main")
+    account = AccountClient(Session(cloud), "main")
     assert len(account.remaining(vpc)) == 3
     account.remove_cluster_group()
     account.remove_guardduty(vpc)
