@@ -111,7 +111,9 @@ def install() -> None:
         if STAMP.read_text().split()[1:] != [version]:
             shutil.rmtree(VENV)
     started, before = time.monotonic(), received_bytes()
-    print("python environment: installing the packages of requirements.lock, a minute or more ...", flush=True)
+    print(
+        "python environment: installing the packages of requirements.lock, a minute or more ...", flush=True
+    )
     (ROOT / ".venv.log").unlink(missing_ok=True)
     python = VENV / "bin" / "python"
     # `venv` installs pip last. An environment without pip was interrupted, and nothing can be installed in

@@ -5,6 +5,7 @@ The check runs no program: `pulumi` would create ~/.pulumi and prompt for a toke
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -13,7 +14,6 @@ from pathlib import Path
 import boto3
 from botocore.exceptions import BotoCoreError
 
-from infra.stack_state import is_logged_in
 from local.backend import STACKS
 from local.cluster.record import running
 from local.home import Home
@@ -45,7 +45,7 @@ def _missing(environment: Mapping[str, str]) -> str:
             f"deploying to AWS needs the official Pulumi CLI on PATH{found} (https://www.pulumi.com/docs/install); "
             f"to run this stack on this machine instead, add {user_variable('CLOUD', 'local')}"
         )
-    if not is_logged_in(environment):
+    if not _is_logged_in(environment):
         return f"pulumi is not logged in to the backend with the stack's state: {SIGN_IN}"
     try:
         if boto3.session.Session().get_credentials() is None:
@@ -53,6 +53,20 @@ def _missing(environment: Mapping[str, str]) -> str:
     except BotoCoreError as error:
         return f"the AWS credentials can't be read: {' '.join(str(error).split())}: {SIGN_IN}"
     return ""
+
+
+def _is_logged_in(environment: Mapping[str, str]) -> bool:
+    """Return whether `pulumi` has a backend, from a variable or from the login in its home directory.
+
+    Source of the paths: github.com/pulumi/pulumi/sdk/v3@v3.250.0, go/common/workspace/creds.go.
+    """
+    if environment.get("PULUMI_BACKEND_URL") or environment.get("PULUMI_ACCESS_TOKEN"):
+        return True
+    home = environment.get("PULUMI_CREDENTIALS_PATH") or environment.get("PULUMI_HOME") or "~/.pulumi"
+    try:
+        return bool(json.loads((Path(home).expanduser() / "credentials.json").read_text())["current"])
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError):  # a RuntimeError: `~` of an unknown user
+        return False
 
 
 def is_up_here(home: Home, stack: str) -> bool:

@@ -48,7 +48,11 @@ def test_exit_code_is_that_of_the_command(
     script.write_text("#!/bin/sh\n")
     script.chmod(stat.S_IRUSR)
     rendezvous = Rendezvous(
-        backend=C10D, endpoint="localhost:0", id="one", size=Size(nodes=1, minimum=1, gpus=2), is_external=False
+        backend=C10D,
+        endpoint="localhost:0",
+        id="one",
+        size=Size(nodes=1, minimum=1, gpus=2),
+        is_external=False,
     )
     built = build_command(typed, args, rendezvous, "torchrun")
     program, *words = [each.replace("$$", "$") for each in built.words]  # as the kubelet does

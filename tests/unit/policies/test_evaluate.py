@@ -142,7 +142,7 @@ def test_the_command_ends_when_its_reader_ends() -> None:
     ("after", "lines"),
     [
         (with_key("a", None), []),
-        (with_key("a", "k"), [f"violated: {TEMPLATE} a: keyName is set"]),
+        (with_key("a", "k"), [f"violated: {TEMPLATE} a: keyName: is set"]),
         (Stack([]), [f"never decided: {TEMPLATE} a"]),
         (
             Stack([made(TEMPLATE, "a", blockDeviceMappings=UNKNOWN, **TAGGED)]),

@@ -102,7 +102,7 @@ def test_rule_rejects_its_rejecting_fixtures(id_: str) -> None:
         assert found, f"fixture {index}"
         for line in found:
             assert "\n" not in line
-            assert re.search(r"\bmust\b", line), f"does not say what must be: {line}"
+            assert re.search(r"\b(must|Set it|Remove it)\b", line), f"does not say what must be: {line}"
 
 
 @EACH
