@@ -170,14 +170,15 @@ class Gateway:
         Raises:
             ApiError: It is a conflict if the operator has not seen the runtime yet. The same step may succeed later.
         """
-        unseen = backends.of(request).runtime_unseen
+        backend = backends.of(request)
         self._training_uid = _UNKNOWN
         try:
             return self._objects.create(manifest) is not None
         except ApiError as error:
-            if unseen is None or unseen not in error.message:
+            if backend.runtime_unseen is None or backend.runtime_unseen not in error.message:
                 raise
-            raise ApiError(error.method, error.path, _CONFLICT, "RuntimeUnseen", error.message) from error
+            message = f"{backend.kind} {request.training_job} is not created: {error.message}"
+            raise ApiError(error.method, error.path, _CONFLICT, "RuntimeUnseen", message) from error
 
     def delete_training(self, request: Request, uid: str) -> None:
         """Delete exactly this training job, if it still exists, and its pods.

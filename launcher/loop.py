@@ -44,8 +44,8 @@ log = logging.getLogger(__name__)
 # A round runs after each change of the cluster, and at this interval for decisions that depend on the clock. It sends
 # no requests, because the state from the watches is in memory.
 POLL_SECONDS = 2.0
-# A restart or an upgrade of the API server takes less time. After this time the launcher ends, and its Job starts
-# another pod.
+# A restart or an upgrade of the API server takes less time. After this time without an answer, or with conflicts only,
+# the launcher ends, and its Job starts another pod.
 UNAVAILABLE_SECONDS = 600.0
 # Errors (Conflict, Gone) after which the same step may succeed.
 _RETRYABLE = frozenset({409, 410})
@@ -97,6 +97,8 @@ class Launcher:
         self.metrics = Metrics(self.request)
         self._meter = cost.Meter(self.price)
         self._lease: RunLease | None = None
+        # The messages of all conflicts since the last round without one, and when each was first received.
+        self._conflicts: dict[str, float] = {}
         self._last_report: Report | None = None
         self._last_printed: Report | None = None
         self._chance = self.draw or random.Random(self.request.run_id).random  # noqa: S311 (jitter)
@@ -115,12 +117,11 @@ class Launcher:
             try:
                 code = self._round()
                 reachable = self.clock()
+                self._conflicts.clear()
             except Lost:
                 code, reachable = None, self.clock()
             except ApiError as error:
-                if error.status not in _RETRYABLE:
-                    return self._end_refused(error)
-                code = None
+                code, reachable = self._check_refusal(error), self.clock()
             except ApiUnavailable as error:
                 code, asked = self._check_unreachable(error, self.clock() - reachable), error.retry_after
             if code is not None:
@@ -330,9 +331,20 @@ class Launcher:
         except (ApiError, ApiUnavailable) as error:
             log.warning("no Event recorded: %s", error)  # the run continues without it
 
-    def _end_refused(self, error: ApiError) -> int:
+    def _check_refusal(self, error: ApiError) -> int | None:
+        """Return the exit code if the refusal is final or lasts too long, else log it once and return None."""
+        if error.status not in _RETRYABLE:
+            return self._end_refused(error)
+        now, message = self.clock(), error.message or str(error)
+        if message not in self._conflicts:
+            self._conflicts[message] = now
+            log.warning("%s. The launcher tries again.", message.rstrip("."))
+        seconds = now - min(self._conflicts.values())
+        return self._end_refused(error, f" for {seconds:.0f} s") if seconds > UNAVAILABLE_SECONDS else None
+
+    def _end_refused(self, error: ApiError, duration: str = "") -> int:
         """End after a refusal. Delete the placeholders if the API server allows it; keep those of another launcher."""
-        log.error("the Kubernetes API refused: %s", error)
+        log.error("the Kubernetes API refused%s: %s", duration, error)
         if self._lease is not None and self._lease.is_holder:
             try:
                 seen = self.gateway.observe(self.request, fresh=True)
@@ -340,7 +352,7 @@ class Launcher:
                 self.gateway.delete_pods(self.request, left)
             except (ApiError, ApiUnavailable) as again:
                 log.warning("placeholders may be left: %s", again)
-        return self._end(End(code=names.EXIT_API_ERROR, reason=f"the API refused: {error}"))
+        return self._end(End(code=names.EXIT_API_ERROR, reason=f"the API refused{duration}: {error}"))
 
     def _check_unreachable(self, error: ApiUnavailable, silent: float) -> int | None:
         """Return the exit code if a signal came or the API server was silent for too long, else None."""

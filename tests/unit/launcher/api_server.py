@@ -55,11 +55,11 @@ def _own(body: Object) -> Object:
 class FakeApi(History):
     """`faults` are consumed one per request; `after` says whether the request is carried out before its fault.
 
-    `refused` has requests that are answered with 403. `list_seconds` is how long a list takes to begin, `piece_seconds`
-    the pause before each fifth of an answer, and `cached_version`
-    the version that a list from the cache shows (None: the present one). `gone_status` says whether a watch from a
-    version that is no longer there is refused with status 410 rather than with an event. `unready` is how often it will
-    still say that it is not ready: until then it knows of no right. `clients` is closed before the server ends.
+    `refused` has requests that are answered with 403 and the message `refusal`. `list_seconds` is how long a list takes
+    to begin, `piece_seconds` the pause before each fifth of an answer, and `cached_version` the version that a list
+    from the cache shows (None: the present one). `gone_status` says whether a watch from a version that is
+    no longer there is refused with status 410 rather than with an event. `unready` is how often it will still say that
+    it is not ready: until then it knows of no right. `clients` is closed before the server ends.
     """
 
     def __init__(self) -> None:
@@ -68,6 +68,7 @@ class FakeApi(History):
         self.faults: list[Fault] = []
         self.after = False
         self.refused: set[tuple[str, str]] = set()
+        self.refusal = ""
         self.deletions: list[Object] = []
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.on_request: Callable[[str, str], None] = lambda _method, _path: None
@@ -114,7 +115,7 @@ class FakeApi(History):
             if path in self.logs:
                 return iter(self.logs[path])
             if self.unready or (method, path) in self.refused:
-                return status(403, "Forbidden")
+                return status(403, "Forbidden", self.refusal)
             if listed and "watch" in query:
                 if self.gone_status and self.is_gone(query):
                     return status(410, "Expired", "too old resource version")

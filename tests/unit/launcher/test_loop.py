@@ -11,7 +11,7 @@ import pytest
 
 from launcher import __main__ as entry
 from launcher.gateway import Gateway
-from launcher.loop import Launcher
+from launcher.loop import UNAVAILABLE_SECONDS, Launcher
 from launcher.manifests import Owner, stamp
 from launcher.progress import Progress, initial_progress, loads
 from launcher.request import Request
@@ -22,7 +22,7 @@ from tests.unit.launcher.test_capacity import node
 from tests.unit.launcher.test_gateway import PODS, states
 from tests.unit.launcher.test_lease import LEASE, Clock, run_lease
 from trainyard.k8s import names
-from trainyard.k8s.client import RetryPolicy
+from trainyard.k8s.client import ApiError, RetryPolicy
 from trainyard.k8s.informer import Informer, ListWatch, _key
 
 pytestmark = pytest.mark.unit
@@ -30,6 +30,7 @@ pytestmark = pytest.mark.unit
 CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
 EVENTS = "/api/v1/namespaces/training/events"
 JOB = "/apis/batch/v1/namespaces/training/jobs/launch-r1"
+TRAINJOBS = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/training/trainjobs"
 
 
 class Hurried(Gateway):
@@ -254,6 +255,59 @@ def test_run_without_lease_permission_ends(api: FakeApi) -> None:
     assert runner.run() == names.EXIT_API_ERROR
     assert f"GET {LEASE}: 403 Forbidden" in said[-1]
     assert api.names(PODS) == ["hold-r1-0"], "they may be those of a launcher that holds the Lease"
+
+
+UNSEEN = "NotFound: specified trainingRuntime must be created before the TrainJob is created"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "code"), [(500, names.EXIT_SUCCEEDED), (2 * UNAVAILABLE_SECONDS, names.EXIT_API_ERROR)]
+)
+def test_run_unseen_runtime_is_retried_for_ten_minutes(
+    api: FakeApi, caplog: pytest.LogCaptureFixture, seconds: float, code: int
+) -> None:
+    clock = Clock()
+    began = clock.now
+    for name in "abcd":
+        api.put(f"/api/v1/nodes/{name}", node(name))
+    api.refused, api.refusal = {("POST", TRAINJOBS)}, UNSEEN
+
+    def react(_now: float) -> None:
+        clock.now += 42.0
+        if clock.now >= began + seconds:
+            api.refused = set()
+        if job := api.objects.get(f"{TRAINJOBS}/train-r1"):
+            done = {"conditions": [{"type": "Complete", "status": "True"}]}
+            api.put(f"{TRAINJOBS}/train-r1", {**job, "status": done})
+
+    runner, said = hurried(api, asked(backend="trainjob"), react, clock)
+    assert runner.run() == code
+    message = f"TrainJob train-r1 is not created: {UNSEEN}. The launcher tries again."
+    assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == [message]
+    assert clock.now - began <= UNAVAILABLE_SECONDS + 100
+    assert api.names(PODS) == []
+    if code == names.EXIT_API_ERROR:
+        assert "the API refused for 6" in said[-1]
+        assert UNSEEN in said[-1]
+
+
+def test_run_conflicts_with_rounds_between_do_not_end(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
+    """Only conflicts without a round between them count together."""
+    clock = Clock()
+
+    class Refusing(Hurried):
+        def create_pods(self, manifests: Any) -> None:
+            if clock.now % 100 < 50:
+                raise ApiError("POST", PODS, 409, "Conflict", "quota q: the object has been modified")
+
+    def hurry(_now: float) -> None:
+        clock.now += 42.0
+
+    gateway = Refusing(api, QUICK, clock, hurry)
+    request = asked(capacityDeadlineSeconds=round(1.2 * UNAVAILABLE_SECONDS))
+    runner = Launcher(request, "launch-r1", gateway, log_line=lambda _: None, wall_clock=clock, clock=clock)
+    assert runner.run() == names.EXIT_BELOW_MINIMUM
+    assert caplog.text.count("quota q: the object has been modified. The launcher tries again.") > 5
 
 
 def test_run_lacking_fallback_needs_ends_at_once(api: FakeApi) -> None:
