@@ -93,7 +93,6 @@ class Memory:
 
     Attributes:
         quorum_since: When MIN was reached in this wait.
-        training_uid: The uid of the training job at the last step.
         seen_at: The time of the last observation of a wait.
         idle: The usable nodes at `seen_at`, up to MAX.
         ordered: When the NodeClaim of each node was created, for nodes that were launched for this run.
@@ -103,7 +102,6 @@ class Memory:
 
     progress: Progress | None = None
     quorum_since: float | None = None
-    training_uid: str = ""
     seen_at: float | None = None
     idle: int = 0
     ordered: Mapping[str, float] = field(default_factory=dict)

@@ -207,7 +207,7 @@ class Launcher:
             return None
         noted = lease.progress()
         if noted is not None and noted != self._memory.progress:
-            self._memory = Memory(progress=noted, training_uid=self._memory.training_uid)
+            self._memory = Memory(progress=noted)
             self._meter.resume(noted.usage)
         candidates = map(self.request.candidate, range(self.request.candidates))
         lacking = dict.fromkeys(lack for each in candidates for lack in self.gateway.lacking(each))
@@ -291,12 +291,11 @@ class Launcher:
         """Write the usage on the training job, if it exists, the Lease is held, and the API server allows it."""
         if self._lease is None or not self._lease.is_holder:
             return
-        if not self._memory.training_uid or not usage.node_seconds:
+        uid = self._memory.progress.training_uid if self._memory.progress else ""
+        if not uid or not usage.node_seconds:
             return
         try:
-            self.gateway.annotate_training(
-                self.request, self._memory.training_uid, cost.to_annotations(usage)
-            )
+            self.gateway.annotate_training(self.request, uid, cost.to_annotations(usage))
         except (ApiError, ApiUnavailable) as error:
             log.warning("no usage written on %s: %s", self.request.training_job, error)
 

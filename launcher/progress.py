@@ -81,6 +81,7 @@ class Progress:
         released: The nodes that were released because they took too long.
         restarts: The restarts that count against `maxRestarts`.
         total_restarts: All restarts, including those after a suspension.
+        training_uid: The uid of the training job since the launcher saw it; "" while there is none to follow.
         retiring: The uid of the last training job until it and its pods are gone.
         retiring_nodes: The number of nodes of that training job.
         why: The reason of the last restart.
@@ -100,6 +101,7 @@ class Progress:
     released: tuple[Loss, ...] = ()
     restarts: int = 0
     total_restarts: int = 0
+    training_uid: str = ""
     retiring: str = ""
     retiring_nodes: int = 0
     why: str = ""
@@ -176,6 +178,7 @@ def retire(progress: Progress, training: Training, why: str, now: float, *, coun
         failures=(),
         restarts=progress.restarts + counted,
         total_restarts=progress.total_restarts + 1,
+        training_uid="",
         retiring=training.uid,
         retiring_nodes=training.nodes,
         why=why,
@@ -201,7 +204,12 @@ def adopt(progress: Progress | None, training: Training, now: float) -> Progress
     """Return the progress of a run with this training job. Use the job's annotation where the Lease has less."""
     found = progress or initial_progress(now)
     missed = max(0, training.restart - found.total_restarts)
-    return replace(found, restarts=found.restarts + missed, total_restarts=found.total_restarts + missed)
+    return replace(
+        found,
+        restarts=found.restarts + missed,
+        total_restarts=found.total_restarts + missed,
+        training_uid=training.uid,
+    )
 
 
 def remaining_request(request: Request, progress: Progress) -> Request:

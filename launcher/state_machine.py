@@ -67,7 +67,7 @@ def step(request: Request, memory: Memory, seen: Observation, jitter: float = 0.
             return retire(request, memory, progress, seen)
         progress = progresses.finish_retirement(progress, seen.now)
         memory = Memory(progress=progress)
-    if seen.training is not None or memory.training_uid:
+    if seen.training is not None or progress.training_uid:
         return follow(request, memory, seen)
     if progress.resumes is not None and seen.now < progress.resumes:
         return pause(request, replace(memory, progress=progress), progress, seen)
@@ -301,7 +301,8 @@ def follow(request: Request, memory: Memory, seen: Observation) -> Step:
             names.EXIT_IMPOSSIBLE,
             f"a {job} that no launcher created has this name; choose another run id",
         )
-    if memory.training_uid and training.uid != memory.training_uid:
+    followed = memory.progress.training_uid if memory.progress else ""
+    if followed and training.uid != followed:
         return end(names.STATE_FAILED, names.EXIT_TRAINING_FAILED, f"{job} was replaced")
     progress = progresses.adopt(memory.progress, training, seen.now)
     candidate = progresses.remaining_request(request, progress)
@@ -340,7 +341,7 @@ def follow(request: Request, memory: Memory, seen: Observation) -> Step:
         return end(
             names.STATE_FAILED, names.EXIT_TRAINING_FAILED, _final_reason(request, progress, ended), also
         )
-    memory = replace(memory, progress=progress, training_uid=training.uid, gang=gang(pods))
+    memory = replace(memory, progress=progress, gang=gang(pods))
     placed = sum(bool(pod.node) for pod in pods)
     following = replace(report, reason=_report_reason(candidate, memory, seen, training, pods))
     # Until every worker has its node, the other placeholders hold the nodes.
@@ -358,7 +359,7 @@ def _suspended(
 ) -> Step:
     """Follow a suspended training job without placeholders. This time does not count for activeDeadlineSeconds."""
     progress = progresses.suspend(progress, training, seen.now)
-    memory = replace(memory, progress=progress, training_uid=training.uid, gang={})
+    memory = replace(memory, progress=progress, gang={})
     reason = f"{_job(request)} is suspended; it continues when {backends.of(request).suspend_field} is false"
     report = replace(report, state=names.STATE_SUSPENDED, nodes=0, reason=reason)
     return Step(memory=memory, report=report, actions=remove(placeholders(request, seen)))

@@ -338,9 +338,8 @@ def test_follow_failed_job_deletes_running_pods_only(request_: Request) -> None:
 def test_the_end_of_the_training_is_the_launchers_end(
     request_: Request, job: Training | None, code: int
 ) -> None:
-    step = state_machine.step(
-        request_, Memory(training_uid="t"), seen([], [placeholder(request_, 0)], training=job)
-    )
+    memory = Memory(progress=dataclasses.replace(initial_progress(NOW), training_uid="t"))
+    step = state_machine.step(request_, memory, seen([], [placeholder(request_, 0)], training=job))
     assert [type(action) for action in step.actions] == [Remove, End]
     end = step.actions[-1]
     assert isinstance(end, End)

@@ -13,7 +13,7 @@ import pytest
 from launcher import backends, manifests
 from launcher.actions import End, Memory
 from launcher.cost import KarpenterPrices, Meter, Offering, unknown
-from launcher.progress import Usage, loads
+from launcher.progress import Usage, initial_progress, loads
 from launcher.request import Request
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi
@@ -215,7 +215,7 @@ def test_run_ends_with_its_cost(api: FakeApi) -> None:
 def test_end_without_the_lease_writes_no_usage(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a signal, requests to an API that does not answer would outlast the grace period."""
     runner, _ = hurried(api, asked())
-    runner._memory = Memory(training_uid="uid")
+    runner._memory = Memory(progress=dataclasses.replace(initial_progress(NOW), training_uid="uid"))
     runner._meter.usage = Usage(node_seconds=1.0)
     monkeypatch.setattr(runner.gateway, "annotate_training", lambda *_: pytest.fail("a request"))
     assert runner._end(End(code=names.EXIT_STOPPED, reason="stopped")) == names.EXIT_STOPPED

@@ -19,7 +19,7 @@ from tests.unit.launcher.api_server import QUICK, FakeApi, until
 from tests.unit.launcher.cluster import stored_progress
 from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.test_capacity import node
-from tests.unit.launcher.test_gateway import PODS, states
+from tests.unit.launcher.test_gateway import JOBS, PODS, states
 from tests.unit.launcher.test_lease import LEASE, Clock, run_lease
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, RetryPolicy
@@ -116,6 +116,25 @@ def test_run_after_crash_continues(api: FakeApi) -> None:
     assert api.objects[LEASE]["spec"]["holderIdentity"] is None
     first_pod = next(n for n, (m, p, _) in enumerate(api.requests) if (m, p) == ("POST", PODS))
     assert first_pod > 15, "nothing is done before the Lease is held"
+
+
+def test_run_after_crash_and_deletion_of_job_ends(api: FakeApi) -> None:
+    class Killed(BaseException):
+        """The first launcher dies at its first wait after the submit."""
+
+    def kill(_now: float) -> None:
+        if api.names(JOBS):
+            raise Killed
+
+    for name in "abcd":
+        api.put(f"/api/v1/nodes/{name}", node(name))
+    clock = Clock()
+    with pytest.raises(Killed):
+        hurried(api, asked(maxRestarts=3), kill, clock)[0].run()
+    api.remove(f"{JOBS}/train-r1")
+    runner, said = hurried(api, asked(maxRestarts=3), clock=clock, holder="pod-b")
+    assert runner.run() == names.EXIT_TRAINING_FAILED
+    assert "PyTorchJob train-r1 was deleted" in said[-1]
 
 
 @pytest.mark.long

@@ -157,7 +157,7 @@ def test_a_failed_end_is_no_wait() -> None:
 
 
 def test_counters_restart_counts_once() -> None:
-    counting = Counting(asked(maxRestarts=1), Memory(progress=initial_progress(NOW - 500), training_uid="t"))
+    counting = Counting(asked(maxRestarts=1), Memory(progress=initial_progress(NOW - 500)))
     going = Training(uid="t", ours=True, nodes=3, outcome="", message="", created=NOW - 100)
     labels = {"training.kubeflow.org/job-name": "train-r1"}
     meta = {"name": "train-r1-worker-0", "namespace": "training", "uid": "w", "labels": labels}

@@ -376,4 +376,4 @@ def test_signal_releases_nodes_without_training(patient: Request) -> None:
 def test_final_failure_releases_unneeded_nodes(patient: Request) -> None:
     failed = Training(uid="t", ours=True, nodes=2, outcome="Failed", message="it did")
     observation = cluster([starting("new")], [], training=failed)
-    assert released(waited(patient, observation, training_uid="t")) == ["new"]
+    assert released(waited(patient, observation)) == ["new"]

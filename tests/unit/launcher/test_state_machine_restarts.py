@@ -20,7 +20,7 @@ from trainyard.k8s import names
 pytestmark = pytest.mark.unit
 
 Object = dict[str, Any]
-STARTED = dataclasses.replace(initial_progress(NOW - 500), idle_node_seconds=40.0)
+STARTED = dataclasses.replace(initial_progress(NOW - 500), training_uid="t", idle_node_seconds=40.0)
 
 
 def job(**changes: Any) -> Training:
@@ -54,7 +54,7 @@ def of(step: Step) -> Progress:
 
 def lost(request: Request, **changes: Any) -> Step:
     """The step that sees the loss of one of three workers."""
-    memory = Memory(progress=dataclasses.replace(STARTED, **changes), training_uid="t")
+    memory = Memory(progress=dataclasses.replace(STARTED, **changes))
     pods = [worker(0), worker(1), evicted(2)]
     return state_machine.step(request, memory, seen([], pods, training=job()))
 
@@ -189,7 +189,7 @@ def test_the_time_to_train_is_for_all_restarts_together() -> None:
     assert progresses.remaining_request(request, progress).active_deadline_seconds == 900
     again = dataclasses.replace(progress, retiring="", trained=995.0)
     pods = [worker(0), worker(1), evicted(2)]
-    memory = Memory(progress=again, training_uid="t2")
+    memory = Memory(progress=again)
     step = state_machine.step(request, memory, seen([], pods, training=job(uid="t2", created=NOW - 1)))
     assert step.report.state == names.STATE_FOLLOWING, (
         "its five seconds are over, so that the operator ends it"
@@ -212,16 +212,42 @@ def test_overdue_after_training_starts_again() -> None:
 
 def test_a_job_that_somebody_deletes_is_not_a_loss() -> None:
     pods = [worker(0, deletionTimestamp="now")]
-    memory = Memory(progress=STARTED, training_uid="t", gang={"train-r1-worker-1": "w1"})
+    memory = Memory(progress=STARTED, gang={"train-r1-worker-1": "w1"})
     step = state_machine.step(asked(maxRestarts=3), memory, seen([], pods, training=job(deleting=True)))
     assert (step.actions, step.report.reason) == ((), "PyTorchJob train-r1 is being deleted")
     step = state_machine.step(asked(maxRestarts=3), step.memory, seen([], []))
     assert step.actions == (End(code=names.EXIT_TRAINING_FAILED, reason="PyTorchJob train-r1 was deleted"),)
 
 
-def test_what_a_lease_keeps_of_restarts_is_read_back() -> None:
+def stored(progress: Progress) -> Memory:
+    """What the next launcher knows."""
+    return Memory(progress=progresses.loads(progresses.dumps(progress), 1))
+
+
+@pytest.mark.parametrize("suspended", [False, True])
+def test_next_launcher_job_deleted_meanwhile_ends(suspended: bool) -> None:
+    step = state_machine.step(asked(maxRestarts=3), Memory(), seen([], [], training=job(suspended=suspended)))
+    step = state_machine.step(asked(maxRestarts=3), stored(of(step)), seen([], []))
+    assert step.actions == (End(code=names.EXIT_TRAINING_FAILED, reason="PyTorchJob train-r1 was deleted"),)
+
+
+def test_next_launcher_job_deleted_by_launcher_restarts() -> None:
+    step = lost(asked(maxRestarts=3))
+    for _ in range(2):  # the job and its pods are gone; another launcher waits for nodes
+        step = state_machine.step(asked(maxRestarts=3), stored(of(step)), seen([], []))
+        assert step.report.state == names.STATE_WAITING
+    step = state_machine.step(asked(maxRestarts=3), stored(of(step)), seen([], [], training=job(uid="t2")))
+    assert (step.report.state, of(step).training_uid) == (names.STATE_FOLLOWING, "t2")
+
+
+def test_progress_survives_in_the_lease() -> None:
     progress = dataclasses.replace(of(lost(asked(maxRestarts=3))), suspended=True)
-    assert progresses.loads(progresses.dumps(progress), 1) == progress
+    assert stored(progress).progress == progress
+
+
+def test_progress_of_earlier_version_is_read() -> None:
+    text = progresses.dumps(STARTED).replace(',"training_uid":"t"', "")
+    assert progresses.loads(text, 1) == dataclasses.replace(STARTED, training_uid="")
 
 
 # -- suspended
@@ -229,7 +255,7 @@ def test_what_a_lease_keeps_of_restarts_is_read_back() -> None:
 
 def test_suspended_job_holds_nothing() -> None:
     request = asked(maxRestarts=3)
-    memory = Memory(progress=STARTED, training_uid="t", gang={"train-r1-worker-1": "w1"})
+    memory = Memory(progress=STARTED, gang={"train-r1-worker-1": "w1"})
     leaving = [worker(0, deletionTimestamp="now"), placeholder(request, 0)]
     observation = seen([], leaving, training=job(suspended=True))
     step = state_machine.step(request, memory, observation)
@@ -243,7 +269,7 @@ def test_suspended_job_holds_nothing() -> None:
 def test_resumed_job_restarts_without_cost() -> None:
     request = asked(maxRestarts=1, activeDeadlineSeconds=1000)
     suspended = dataclasses.replace(STARTED, suspended=True, trained=100.0)
-    memory = Memory(progress=suspended, training_uid="t")
+    memory = Memory(progress=suspended)
     resumed = seen([], [worker(0, "Pending")], training=job())
     assert state_machine.step(request, memory, dataclasses.replace(resumed, fresh=False)).actions == (
         Recount(),
