@@ -82,7 +82,7 @@ class Gateway:
         return True
 
     def observe(self, request: Request, *, fresh: bool) -> Observation:
-        """Return the state of the cluster. With a training job, it has no NodePool and no Events.
+        """Return the state of the cluster. With a training job, it has no Events.
 
         With `fresh`, it is read from etcd. Otherwise it comes from the watches, which may lag. Then with a training
         job, it has only the job and the run's own pods.
@@ -123,7 +123,7 @@ class Gateway:
     def _read(self, request: Request) -> Observation:
         training, read = self._read_training(request), self._objects.read
         own = read(sources.own_pods(request))
-        pool = [] if training is not None else read(sources.node_pool(request))
+        pool = read(sources.node_pool(request))
         warnings = [] if training is not None else read(sources.warnings(), cached=True)
         # Nodes after pods: if a pod ends between the lists, the count is too low, never too high. NodeClaims after
         # both: a node in the list has registered, so its NodeClaim names it.

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from components.training import launcher_rules
-from launcher import backends
+from launcher import backends, node_release
 from launcher.backends import trainjob
 from launcher.gateway import AT_ONCE, Gateway
 from launcher.lease import RunLease
@@ -22,6 +22,7 @@ from launcher.manifests import Owner
 from launcher.request import Request, RequestError
 from launcher.submit import ManifestError, read_manifest, with_range
 from tests.unit.launcher.api_server import FakeApi, until
+from tests.unit.launcher.conftest import made_for
 from tests.unit.launcher.test_capacity import node
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, ApiUnavailable, RetryPolicy
@@ -230,9 +231,30 @@ def test_fresh_lists_have_foreign_pending_pods(api: FakeApi, gateway: Gateway, r
 
 
 def add_claim(api: FakeApi) -> None:
-    """A NodeClaim that has no Node yet."""
+    """A NodeClaim of the run that has no Node yet."""
     meta = {"name": "small-1", "labels": {"karpenter.sh/nodepool": "small"}}
-    api.put("/apis/karpenter.sh/v1/nodeclaims/small-1", {"metadata": meta})
+    api.put("/apis/karpenter.sh/v1/nodeclaims/small-1", {"metadata": meta, "spec": made_for()})
+
+
+@pytest.mark.parametrize("has_job", [False, True])
+@pytest.mark.parametrize(("tolerations", "released"), [([], ["small-1"]), ([{"operator": "Exists"}], [])])
+def test_unneeded_in_fresh_lists_knows_the_pools_taints(
+    api: FakeApi,
+    gateway: Gateway,
+    request_: Request,
+    has_job: bool,
+    tolerations: list[dict[str, str]],
+    released: list[str],
+) -> None:
+    taints = {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]}
+    api.put(POOL, {"metadata": {"name": "small"}, "spec": {"template": {"spec": taints}}})
+    add_claim(api)
+    api.put("/api/v1/namespaces/default/pods/other", {**named("other"), "spec": {"tolerations": tolerations}})
+    if has_job:
+        api.put(f"{JOBS}/train-r1", named("train-r1"))
+    observation = gateway.observe(request_, fresh=True)
+    unneeded = node_release.unneeded(request_, observation, since=0.0)
+    assert [each.claim for each in unneeded] == released
 
 
 def test_fresh_lists_read_nodeclaims_after_nodes(api: FakeApi, gateway: Gateway, request_: Request) -> None:
