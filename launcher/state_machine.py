@@ -299,11 +299,12 @@ def follow(request: Request, memory: Memory, seen: Observation) -> Step:
         return end(
             names.STATE_FAILED,
             names.EXIT_IMPOSSIBLE,
-            f"a {job} that no launcher created has this name; choose another run id",
+            f"{job}: exists and was not created by a launcher. Use another run id",
         )
     followed = memory.progress.training_uid if memory.progress else ""
     if followed and training.uid != followed:
-        return end(names.STATE_FAILED, names.EXIT_TRAINING_FAILED, f"{job} was replaced")
+        reason = f"{job}: another job has this name (uid {training.uid}). Do not create jobs of a run by hand"
+        return end(names.STATE_FAILED, names.EXIT_TRAINING_FAILED, reason)
     progress = progresses.adopt(memory.progress, training, seen.now)
     candidate = progresses.remaining_request(request, progress)
     pods = workers(request, seen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -327,23 +328,26 @@ def test_follow_failed_job_deletes_running_pods_only(request_: Request) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "code"),
+    ("job", "code", "reason"),
     [
-        (training(outcome="Succeeded"), names.EXIT_SUCCEEDED),
-        (training(ours=False), names.EXIT_IMPOSSIBLE),
-        (training(uid="another"), names.EXIT_TRAINING_FAILED),
-        (None, names.EXIT_TRAINING_FAILED),
+        (training(outcome="Succeeded"), names.EXIT_SUCCEEDED, "trained on 2 nodes"),
+        (training(ours=False), names.EXIT_IMPOSSIBLE, "PyTorchJob train-r1: exists .* Use another run id"),
+        (
+            training(uid="u2"),
+            names.EXIT_TRAINING_FAILED,
+            r"PyTorchJob train-r1: another job .*\(uid u2\)\. Do not create jobs",
+        ),
+        (None, names.EXIT_TRAINING_FAILED, "PyTorchJob train-r1 was deleted"),
     ],
 )
-def test_the_end_of_the_training_is_the_launchers_end(
-    request_: Request, job: Training | None, code: int
-) -> None:
+def test_follow_end_of_job_ends_run(request_: Request, job: Training | None, code: int, reason: str) -> None:
     memory = Memory(progress=dataclasses.replace(initial_progress(NOW), training_uid="t"))
     step = state_machine.step(request_, memory, seen([], [placeholder(request_, 0)], training=job))
     assert [type(action) for action in step.actions] == [Remove, End]
     end = step.actions[-1]
     assert isinstance(end, End)
     assert end.code == code
+    assert re.match(reason, end.reason)
 
 
 def test_batches_group_only_pods() -> None:
