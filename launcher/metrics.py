@@ -142,7 +142,7 @@ class Metrics:
 
 def _attempts(progress: Progress | None) -> int:
     """Return the number of started attempts. During a pause, the progress already has the next number."""
-    return 0 if progress is None else progress.attempt - (progress.resumes is not None)
+    return 0 if progress is None else progress.attempt - (progress.pause_until is not None)
 
 
 def _idle(old: Progress | None, new: Progress | None) -> float:

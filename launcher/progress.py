@@ -15,6 +15,8 @@ from trainyard.k8s import names
 _LONGEST_STRETCH = 1.2
 # A larger number in a Lease is none of ours: times are seconds since the epoch.
 _MAX_NUMBER: Final = 10**12
+# The fields that have another name in a Lease. A launcher of another version reads it, too.
+_STORED_KEYS: Final = {"pause_until": "resumes"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +78,7 @@ class Progress:
         candidate: The index of the pool. In a pause, it is already that of the next attempt.
         since: The start of the run's first wait.
         began: The start of the wait for this candidate.
-        resumes: The end of the pause; None outside of a pause.
+        pause_until: The end of the pause; None outside of a pause.
         failures: The failures of this attempt; in a pause, of the last one.
         released: The nodes that were released because they took too long.
         restarts: The restarts that count against `maxRestarts`.
@@ -96,7 +98,7 @@ class Progress:
     candidate: int
     since: float
     began: float
-    resumes: float | None = None
+    pause_until: float | None = None
     failures: tuple[Failure, ...] = ()
     released: tuple[Loss, ...] = ()
     restarts: int = 0
@@ -122,9 +124,9 @@ def initial_progress(now: float) -> Progress:
     return Progress(attempt=1, candidate=0, since=now, began=now)
 
 
-def resume(progress: Progress, now: float) -> Progress:
+def end_pause(progress: Progress, now: float) -> Progress:
     """Return the progress at the end of a pause, when the next attempt starts."""
-    return replace(progress, began=now, resumes=None, failures=(), idle_node_seconds=0.0)
+    return replace(progress, began=now, pause_until=None, failures=(), idle_node_seconds=0.0)
 
 
 def limit_to_now(progress: Progress, request: Request, now: float) -> Progress:
@@ -132,12 +134,12 @@ def limit_to_now(progress: Progress, request: Request, now: float) -> Progress:
 
     Otherwise a wait or a pause would be longer after the clock was set back.
     """
-    resumes = progress.resumes
+    end = progress.pause_until
     return replace(
         progress,
         since=min(progress.since, now),
         began=min(progress.began, now),
-        resumes=None if resumes is None else min(resumes, now + request.retry_seconds * _LONGEST_STRETCH),
+        pause_until=None if end is None else min(end, now + request.retry_seconds * _LONGEST_STRETCH),
     )
 
 
@@ -158,7 +160,7 @@ def fail(
     if progress.attempt < request.attempts and not is_impossible(failures):
         pause = request.retry_seconds * (1 + jitter * (_LONGEST_STRETCH - 1))
         return replace(
-            progress, attempt=progress.attempt + 1, candidate=0, resumes=now + pause, failures=failures
+            progress, attempt=progress.attempt + 1, candidate=0, pause_until=now + pause, failures=failures
         )
     return None
 
@@ -237,7 +239,8 @@ def is_impossible(failures: tuple[Failure, ...]) -> bool:
 
 def dumps(progress: Progress) -> str:
     """Return the progress as one line of JSON."""
-    return json.dumps(asdict(progress), separators=(",", ":"), ensure_ascii=False)
+    values = {_STORED_KEYS.get(key, key): value for key, value in asdict(progress).items()}
+    return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
 
 
 def loads(text: str, candidates: int) -> Progress:
@@ -251,6 +254,9 @@ def loads(text: str, candidates: int) -> Progress:
         values["failures"] = tuple(_build(Failure, failure) for failure in values["failures"])
         values["released"] = tuple(_build(Loss, loss) for loss in values["released"])
         values["usage"] = _build(Usage, values["usage"])
+        for name, key in _STORED_KEYS.items():
+            if key in values:
+                values[name] = values.pop(key)
         progress: Progress = _build(Progress, values)
         is_valid = progress.attempt >= 1 and progress.candidate < candidates
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -69,10 +69,10 @@ def step(request: Request, memory: Memory, seen: Observation, jitter: float = 0.
         memory = Memory(progress=progress)
     if seen.training is not None or progress.training_uid:
         return follow(request, memory, seen)
-    if progress.resumes is not None and seen.now < progress.resumes:
+    if progress.pause_until is not None and seen.now < progress.pause_until:
         return pause(request, replace(memory, progress=progress), progress, seen)
-    if progress.resumes is not None:
-        progress = progresses.resume(progress, seen.now)
+    if progress.pause_until is not None:
+        progress = progresses.end_pause(progress, seen.now)
     return wait(request, memory, progress, seen, jitter)
 
 
@@ -86,8 +86,8 @@ def due(request: Request, memory: Memory, now: float) -> float | None:
         return None
     candidate = request.candidate(progress.candidate)
     moments = [progress.began + candidate.deadline_seconds]
-    if progress.resumes is not None:
-        moments = [progress.resumes]
+    if progress.pause_until is not None:
+        moments = [progress.pause_until]
     elif memory.quorum_since is not None:
         moments.append(memory.quorum_since + candidate.hold_seconds)
     return min((moment for moment in moments if moment > now), default=None)
@@ -233,7 +233,7 @@ def _fail(
         return replace(step, report=report, actions=(*gone, End(code=code, reason=reason)))
     # The memory of this candidate's nodes does not apply to the next one.
     memory = Memory(progress=after)
-    if after.resumes is not None:
+    if after.pause_until is not None:
         report = replace(step.report, state=names.STATE_PAUSING, reason=_paused(request, after))
         return Step(memory=memory, report=report, actions=gone)
     following = request.candidate(after.candidate).pool.name
@@ -258,7 +258,7 @@ def _placed(request: Request, progress: Progress) -> str:
 
 def _paused(request: Request, progress: Progress) -> str:
     failures = _failures(request, progress, progress.attempt - 1)
-    return f"{failures}; the next starts at {stamp(progress.resumes or 0.0)}"
+    return f"{failures}; the next starts at {stamp(progress.pause_until or 0.0)}"
 
 
 def _failures(request: Request, progress: Progress, attempts: int) -> str:

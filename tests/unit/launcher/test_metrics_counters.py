@@ -134,12 +134,12 @@ def test_counters_pause_requests_no_nodes() -> None:
     counting.see(at(NOW), at(NOW + 200, nodes=1))
     now = counting.see(at(NOW + 300, nodes=1))
     assert counting.memory.progress is not None
-    resumes = counting.memory.progress.resumes
-    assert resumes is not None, "it pauses"
+    pause_until = counting.memory.progress.pause_until
+    assert pause_until is not None, "it pauses"
     assert (now.waiting, now.nodes_wanted, now.ready_nodes, now.attempts) == (True, 0, 1, 1)
-    now = counting.see(at(resumes - 1, nodes=1))
+    now = counting.see(at(pause_until - 1, nodes=1))
     assert (now.waiting, now.nodes_wanted, now.ready_nodes, now.attempts) == (True, 0, 0, 1)
-    now = counting.see(at(resumes, nodes=1))
+    now = counting.see(at(pause_until, nodes=1))
     assert (now.waiting, now.nodes_wanted, now.ready_nodes, now.attempts) == (True, 4, 1, 2)
 
 

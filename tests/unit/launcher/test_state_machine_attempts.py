@@ -46,7 +46,7 @@ def test_failed_attempt_deletes_placeholders_and_pauses() -> None:
     )
     assert step.actions == (Remove(name="hold-r1-0", uid="uid-0"),)
     progress = of(step)
-    assert (progress.attempt, progress.resumes) == (2, NOW + 240 * 1.1)
+    assert (progress.attempt, progress.pause_until) == (2, NOW + 240 * 1.1)
     assert step.report.state == names.STATE_PAUSING
     assert step.report.reason == (
         "after 1 of 3 attempts: 1 of at least 2 nodes after 300 s: waiting for Karpenter;"
@@ -57,24 +57,24 @@ def test_failed_attempt_deletes_placeholders_and_pauses() -> None:
 @pytest.mark.parametrize(("jitter", "longest"), [(0.0, 240.0), (0.999999, 288.0)])
 def test_pause_has_at_most_20_percent_jitter(jitter: float, longest: float) -> None:
     step = state_machine.step(asked(attempts=2), Memory(progress=LATE), seen([]), jitter)
-    assert of(step).resumes == pytest.approx(NOW + longest, abs=0.01)
+    assert of(step).pause_until == pytest.approx(NOW + longest, abs=0.01)
 
 
 def test_pause_holds_nothing_and_ends_in_new_wait() -> None:
     request = asked(attempts=2)
     pausing = state_machine.step(request, Memory(progress=LATE), seen([])).memory
-    resumes = of(state_machine.step(request, pausing, seen([]))).resumes
-    assert resumes is not None
-    left = state_machine.step(request, pausing, at(seen([], [placeholder(request, 0)]), resumes - 1))
+    pause_until = of(state_machine.step(request, pausing, seen([]))).pause_until
+    assert pause_until is not None
+    left = state_machine.step(request, pausing, at(seen([], [placeholder(request, 0)]), pause_until - 1))
     assert left.actions == (Remove(name="hold-r1-0", uid="uid-0"),), "a killed launcher's is removed, too"
     assert left.report.state == names.STATE_PAUSING
-    again = state_machine.step(request, left.memory, at(seen([]), resumes))
+    again = state_machine.step(request, left.memory, at(seen([]), pause_until))
     assert [action.wait for action in again.actions if isinstance(action, Hold)] == ["2-0"] * 4
-    assert of(again).began == resumes
-    in_time = state_machine.step(request, again.memory, at(seen([node("a")]), resumes + 299))
+    assert of(again).began == pause_until
+    in_time = state_machine.step(request, again.memory, at(seen([node("a")]), pause_until + 299))
     assert in_time.report.state == names.STATE_WAITING
     assert in_time.report.reason.startswith("attempt 2 of 2: ")
-    last = state_machine.step(request, in_time.memory, at(seen([node("a")]), resumes + 300))
+    last = state_machine.step(request, in_time.memory, at(seen([node("a")]), pause_until + 300))
     (end,) = last.actions
     assert isinstance(end, End)
     assert end.code == names.EXIT_BELOW_MINIMUM
@@ -110,11 +110,11 @@ def test_idle_time_excludes_pause_and_other_pools() -> None:
     second = seen([large("b")], pool=limits)
     step = state_machine.step(request, step.memory, at(second, NOW + 120))
     assert of(step).idle_node_seconds == 0
-    resumes = of(step).resumes
-    assert resumes is not None
-    step = state_machine.step(request, step.memory, at(one, resumes))
+    pause_until = of(step).pause_until
+    assert pause_until is not None
+    step = state_machine.step(request, step.memory, at(one, pause_until))
     assert of(step).idle_node_seconds == 0
-    assert of(state_machine.step(request, step.memory, at(one, resumes + 7))).idle_node_seconds == 7
+    assert of(state_machine.step(request, step.memory, at(one, pause_until + 7))).idle_node_seconds == 7
 
 
 def test_the_next_pool_is_tried_at_once_and_named() -> None:
@@ -200,13 +200,14 @@ def test_progress_survives_as_one_line_of_json() -> None:
         candidate=1,
         since=NOW - 900.25,
         began=NOW - 1,
-        resumes=NOW + 240.5,
+        pause_until=NOW + 240.5,
         failures=(FIRST,),
         released=(Loss(uid="u", message="i-0 / NodeClaim x: 0 of 4 nvidia.com/gpu after 900 s"),),
         idle_node_seconds=45.5,
     )
     text = progresses.dumps(progress)
     assert "\n" not in text
+    assert json.loads(text)["resumes"] == NOW + 240.5, "the key of earlier versions"
     assert dataclasses.asdict(progresses.loads(text, 2)) == dataclasses.asdict(progress)
     plain = initial_progress(NOW)
     assert progresses.loads(progresses.dumps(plain), 1) == plain
@@ -239,7 +240,7 @@ def test_what_is_no_progress_is_refused(text: str) -> None:
     ],
 )
 def test_progress_with_a_wrong_type_is_refused(field: str, value: object) -> None:
-    values = {**dataclasses.asdict(initial_progress(NOW)), field: value}
+    values = {**json.loads(progresses.dumps(initial_progress(NOW))), field: value}
     with pytest.raises(ValueError, match="is no progress of a run"):
         progresses.loads(json.dumps(values), 1)
 
@@ -262,5 +263,5 @@ def test_the_next_moment_at_which_the_clock_decides() -> None:
     assert state_machine.due(request, held_open, NOW + 300) is None
     second = Memory(progress=dataclasses.replace(initial_progress(NOW), candidate=1))
     assert state_machine.due(request, second, NOW) == NOW + 120, "each pool has a deadline of its own"
-    paused = Memory(progress=dataclasses.replace(initial_progress(NOW), resumes=NOW + 900))
+    paused = Memory(progress=dataclasses.replace(initial_progress(NOW), pause_until=NOW + 900))
     assert state_machine.due(request, paused, NOW) == NOW + 900

@@ -54,7 +54,7 @@ def test_wait_after_clock_set_back_keeps_deadline(request_: Request) -> None:
 def test_pause_after_clock_set_back_keeps_limit() -> None:
     failure = Failure(pool="small", code=names.EXIT_BELOW_MINIMUM, reason="none came")
     paused = Progress(
-        attempt=2, candidate=0, since=NOW - 300, began=NOW - 300, resumes=NOW + 240, failures=(failure,)
+        attempt=2, candidate=0, since=NOW - 300, began=NOW - 300, pause_until=NOW + 240, failures=(failure,)
     )
     last, then = steps(asked(attempts=2), Memory(progress=paused), "", NOW, BACK, BACK + 287)
     assert last.report.state == names.STATE_PAUSING
