@@ -15,7 +15,7 @@ from launcher.request import NodeRequest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hold:
+class CreatePlaceholder:
     """Create the placeholder with this index and the label of its wait."""
 
     index: int
@@ -71,7 +71,7 @@ class End:
     reason: str
 
 
-Action = Hold | Remove | ReleaseNode | Recount | Start | Retire | End
+Action = CreatePlaceholder | Remove | ReleaseNode | Recount | Start | Retire | End
 # Between two batches, the Lease is renewed if it is due.
 MAX_AT_ONCE = 64
 
@@ -129,7 +129,7 @@ def batches(actions: Iterable[Action]) -> Iterator[tuple[Action, ...]]:
     A batch has up to `MAX_AT_ONCE` pods to create or to delete, or one other action.
     """
     for kind, some in groupby(actions, type):
-        most = MAX_AT_ONCE if kind in (Hold, Remove) else 1
+        most = MAX_AT_ONCE if kind in (CreatePlaceholder, Remove) else 1
         run = tuple(some)
         yield from (run[start : start + most] for start in range(0, len(run), most))
 

@@ -340,9 +340,9 @@ def _starting_nodes(seen: Observation, counted: Count) -> dict[str, list[Claim]]
 
 
 def shortfall(
-    request: NodeRequest, seen: Observation, counted: Count, since: float, most: int = _MAX_PARTS
+    request: NodeRequest, seen: Observation, counted: Count, since: float, maximum: int = _MAX_PARTS
 ) -> str:
-    """Return why nodes are missing, in up to `most` parts. The most important reason comes first.
+    """Return why nodes are missing, in up to `maximum` parts. The most important reason comes first.
 
     Each node counts once: a NodeClaim whose node has joined is this node.
     """
@@ -365,11 +365,11 @@ def shortfall(
         parts.append(f"{count_of(times, 'node is', 'nodes are')} not launched: {problem}")
     groups = sorted(starting.items(), key=lambda group: (not group[0], -len(group[1])))
     parts += [_describe_start([claim.name for claim in claims], problem) for problem, claims in groups]
-    held = [pod for pod in seen.pods if is_placeholder(pod, request) and not pod.deleting]
+    placeholders_now = [pod for pod in seen.pods if is_placeholder(pod, request) and not pod.deleting]
     free = {*counted.usable, *(name for name, problem in counted.unusable.items() if problem == FREE)}
-    free -= {pod.node for pod in held}
+    free -= {pod.node for pod in placeholders_now}
     on_their_way = sum(map(len, starting.values())) + len(failing) + len(free)
-    pending = sum(not pod.node for pod in held) - on_their_way
+    pending = sum(not pod.node for pod in placeholders_now) - on_their_way
     if pending > 0 and not refused:
         parts.append(count_of(pending, "node is not launched yet", "nodes are not launched yet"))
-    return "; ".join(parts[:most]) or "waiting for Karpenter"
+    return "; ".join(parts[:maximum]) or "waiting for Karpenter"

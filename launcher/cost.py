@@ -155,8 +155,8 @@ def _offering(request: Request, capacity_type: str) -> Offering:
 def _used(request: Request, seen: Observation) -> dict[str, bool]:
     """Return the run's nodes, and whether each is idle."""
     busy = {pod.node for pod in workers(request, seen) if pod.node and is_live(pod)}
-    held = {pod.node for pod in placeholders(request, seen) if pod.node and is_live(pod)}
-    return {node: node not in busy for node in busy | held}
+    with_placeholder = {pod.node for pod in placeholders(request, seen) if pod.node and is_live(pod)}
+    return {node: node not in busy for node in busy | with_placeholder}
 
 
 def parse_prices(lines: Iterable[str]) -> dict[Offering, float]:

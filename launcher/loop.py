@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from launcher import actions, backends, cost, manifests, progress, state_machine
 from launcher.actions import (
     Action,
+    CreatePlaceholder,
     End,
-    Hold,
     Memory,
     Recount,
     ReleaseNode,
@@ -231,10 +231,10 @@ class Launcher:
         for batch in batches(actions):
             lease.keep(self._memory.progress)
             match batch[0]:
-                case Hold():
-                    held = [each for each in batch if isinstance(each, Hold)]
+                case CreatePlaceholder():
+                    new = [each for each in batch if isinstance(each, CreatePlaceholder)]
                     self.gateway.create_pods(
-                        [manifests.placeholder(request, each.index, lease.owner, each.wait) for each in held]
+                        [manifests.placeholder(request, each.index, lease.owner, each.wait) for each in new]
                     )
                 case Remove():
                     gone = [(each.name, each.uid) for each in batch if isinstance(each, Remove)]
@@ -349,8 +349,8 @@ class Launcher:
                 seen = self.gateway.observe(self.request, fresh=True)
                 left = [(pod.name, pod.uid) for pod in placeholders(self.request, seen)]
                 self.gateway.delete_pods(self.request, left)
-            except (ApiError, ApiUnavailable) as again:
-                log.warning("placeholders may be left: %s", again)
+            except (ApiError, ApiUnavailable) as problem:
+                log.warning("placeholders may be left: %s", problem)
         return self._end(End(code=names.EXIT_API_ERROR, reason=f"the API refused{duration}: {error}"))
 
     def _check_unreachable(self, error: ApiUnavailable, silent: float) -> int | None:

@@ -46,7 +46,12 @@ def complete_at(request: NodeRequest, seen: Observation, before: Mapping[str, fl
 
 
 def overdue(
-    request: NodeRequest, seen: Observation, *, since: float, heard: float, complete: Mapping[str, float]
+    request: NodeRequest,
+    seen: Observation,
+    *,
+    since: float,
+    watched_since: float,
+    complete: Mapping[str, float],
 ) -> tuple[ReleaseNode | Remove, ...]:
     """Return the NodeClaims to delete because their nodes did not get all of their devices within `nodeStartSeconds`.
 
@@ -55,7 +60,7 @@ def overdue(
 
     Args:
         since: The start of the run. Only NodeClaims that were created later count. Seconds since the epoch.
-        heard: The time since when the run watches nodes, in seconds since the epoch.
+        watched_since: The time since when the run watches nodes, in seconds since the epoch.
         complete: The result of `complete_at`.
     """
     lacking = _lacking(request, seen)
@@ -66,7 +71,7 @@ def overdue(
     for claim in seen.claims:
         if not _is_own(claim, request):
             continue
-        silent = seen.now - max(claim.created, heard, complete.get(claim.uid, claim.created))
+        silent = seen.now - max(claim.created, watched_since, complete.get(claim.uid, claim.created))
         if (
             claim.deleting
             or claim.created < since

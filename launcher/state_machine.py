@@ -21,8 +21,8 @@ from launcher import backends, block, node_release
 from launcher import progress as progresses
 from launcher.actions import (
     Action,
+    CreatePlaceholder,
     End,
-    Hold,
     Memory,
     Recount,
     ReleaseNode,
@@ -46,7 +46,7 @@ UNRECONCILED_SECONDS = 60
 # A pod on a node that is gone leaves the API within two minutes of its Node (kubernetes/kubernetes v1.35,
 # pkg/controller/podgc: every 20 s, 40 s after it saw the Node missing). The Node of an instance that does not answer
 # exists until somebody notices that the instance is gone.
-LONGEST_SECONDS = 600
+RETIRE_TIMEOUT_SECONDS = 600
 # Kubernetes stores creation times in whole seconds, rounded down.
 _ROUNDING_SECONDS = 1.0
 
@@ -150,7 +150,7 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
         case GiveUp(code=code, reason=reason):
             if code == names.EXIT_BELOW_MINIMUM:
                 # One of several failures gets a short message.
-                parts = {"most": 1} if request.candidates > 1 else {}
+                parts = {"maximum": 1} if request.candidates > 1 else {}
                 reason = f"{reason}: {shortfall(candidate, seen, counted, started, **parts)}"
             failure = Failure(pool=candidate.pool.name, code=code, reason=reason)
             return _fail(request, step, progress, failure, seen, jitter)
@@ -159,9 +159,9 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
 def _hold(candidate: Request, step: Step, progress: Progress, seen: Observation) -> Step:
     """Create and keep the placeholders, and release the nodes that take too long."""
     # While a job runs, nodes are not watched. After that, the time of each node starts again.
-    heard = progress.began if progress.total_restarts else progress.since
+    watched_since = progress.began if progress.total_restarts else progress.since
     late = node_release.overdue(
-        candidate, seen, since=progress.since, heard=heard, complete=step.memory.complete
+        candidate, seen, since=progress.since, watched_since=watched_since, complete=step.memory.complete
     )
     if late and not seen.fresh:
         return replace(step, actions=(Recount(),))
@@ -191,7 +191,9 @@ def hold_nodes(
     # The name of a placeholder that is being deleted can't be used yet.
     present = {pod.name for pod in seen.pods if is_placeholder(pod, candidate)}
     missing = (
-        Hold(index=index, wait=progress.label) for name, index in wanted.items() if name not in present
+        CreatePlaceholder(index=index, wait=progress.label)
+        for name, index in wanted.items()
+        if name not in present
     )
     return (*remove(bad), *missing)
 
@@ -205,10 +207,10 @@ def _surplus(
     request: Request, progress: Progress, counted: Count, nodes: int, seen: Observation
 ) -> tuple[Pod, ...]:
     """Return the placeholders of another wait, and those that are not on the job's nodes."""
-    held, usable = placeholders(request, seen), frozenset(counted.usable)
-    on_counted = [pod for pod in held if pod.node in usable and is_of_this_wait(pod, progress)]
+    placeholders_now, usable = placeholders(request, seen), frozenset(counted.usable)
+    on_counted = [pod for pod in placeholders_now if pod.node in usable and is_of_this_wait(pod, progress)]
     kept = {pod.uid for pod in on_counted[:nodes]}
-    return tuple(pod for pod in held if pod.uid not in kept)
+    return tuple(pod for pod in placeholders_now if pod.uid not in kept)
 
 
 def _fail(
@@ -270,8 +272,8 @@ def _failures(request: Request, progress: Progress, attempts: int) -> str:
     tried = f"after {attempts} of {request.attempts} attempts: " if request.attempts > 1 else ""
     hopeless = progresses.is_impossible(progress.failures)
     idle = "" if hopeless else f"{progress.idle_node_seconds:.0f} node-seconds stood idle"
-    again = progresses.describe_restarts(request, progress)
-    lost = f"{again}, because {progress.why}: " if again else ""
+    restarts = progresses.describe_restarts(request, progress)
+    lost = f"{restarts}, because {progress.why}: " if restarts else ""
     return lost + tried + _joined(*reasons, idle, node_release.describe(progress.released))
 
 
@@ -286,11 +288,11 @@ def _make_report(state: str, request: Request, seen: Observation, reason: str, n
 
 def follow(request: Request, memory: Memory, seen: Observation) -> Step:
     """Follow a training job that exists, or existed at the last step."""
-    training, held, job = seen.training, placeholders(request, seen), _job(request)
+    training, placeholders_now, job = seen.training, placeholders(request, seen), _job(request)
     report = _make_report(names.STATE_FAILED, request, seen, "")
 
     def end(state: str, code: int, reason: str, also: tuple[Action, ...] = ()) -> Step:
-        actions: tuple[Action, ...] = (*remove(held), *also, End(code=code, reason=reason))
+        actions: tuple[Action, ...] = (*remove(placeholders_now), *also, End(code=code, reason=reason))
         return Step(memory=memory, report=replace(report, state=state, reason=reason), actions=actions)
 
     if training is None:
@@ -312,8 +314,8 @@ def follow(request: Request, memory: Memory, seen: Observation) -> Step:
     report = replace(report, state=names.STATE_FOLLOWING, nodes=training.nodes, of=training.nodes)
     if training.outcome == "Succeeded":
         nodes = f"{training.nodes} node{'' if training.nodes == 1 else 's'}"
-        again = progresses.describe_restarts(request, progress)
-        reason = f"trained on {nodes}" + (f" ({again})" if again else "")
+        restarts = progresses.describe_restarts(request, progress)
+        reason = f"trained on {nodes}" + (f" ({restarts})" if restarts else "")
         return end(names.STATE_SUCCEEDED, names.EXIT_SUCCEEDED, reason)
     if training.deleting:
         reason = f"{job} is being deleted"
@@ -346,7 +348,7 @@ def follow(request: Request, memory: Memory, seen: Observation) -> Step:
     placed = sum(bool(pod.node) for pod in pods)
     following = replace(report, reason=_report_reason(candidate, memory, seen, training, pods))
     # Until every worker has its node, the other placeholders hold the nodes.
-    actions = remove(held) if placed >= training.nodes else ()
+    actions = remove(placeholders_now) if placed >= training.nodes else ()
     return Step(memory=memory, report=following, actions=actions)
 
 
@@ -450,13 +452,13 @@ def retire(request: Request, memory: Memory, progress: Progress, seen: Observati
     live = sum(map(is_live, left))
     reason = f"{progresses.describe_restarts(request, progress)}: {progress.why}"
     report = replace(_make_report(names.STATE_RESTARTING, request, seen, reason, live), claims=0)
-    is_late = seen.now >= progress.began + LONGEST_SECONDS
+    is_late = seen.now >= progress.began + RETIRE_TIMEOUT_SECONDS
     if retired(progress, request, seen) or (is_late and not seen.fresh):
         return Step(memory=memory, report=report, actions=(Recount(),))
     if is_late:
         pods = ", ".join(f"{pod.name} on {pod.node or 'no node'}" for pod in left[:3])
         reason = (
-            f"{reason}; {_job(candidate)} or its pods are not gone after {LONGEST_SECONDS} s"
+            f"{reason}; {_job(candidate)} or its pods are not gone after {RETIRE_TIMEOUT_SECONDS} s"
             f" ({pods or 'no pod is left'}); delete the node that does not answer"
         )
         report = replace(report, state=names.STATE_FAILED, reason=reason)

@@ -16,7 +16,7 @@ from math import ceil
 from typing import Any, Final
 
 from launcher import capacity, manifests, node_release, observe
-from launcher.actions import Hold, ReleaseNode, Remove, placeholders
+from launcher.actions import CreatePlaceholder, ReleaseNode, Remove, placeholders
 from launcher.capacity import Count, GiveUp, Submit, shortfall
 from launcher.manifests import LOST_NODE_TAINTS, REQUIRED, Owner, add_mark, mark, stamp
 from launcher.observe import NodePool, Observation
@@ -129,7 +129,7 @@ def _decide(
     decision = capacity.decide(request, seen, counted, started=since, quorum_since=state.quorum_since)
     never = "" if counted.usable else _find_verdict(request, seen, since, has_free_node=bool(free.usable))
     initialized = {each.uid: ctx.now for each in seen.claims if each.initialized}
-    late = node_release.overdue(request, seen, since=since, heard=since, complete=initialized)
+    late = node_release.overdue(request, seen, since=since, watched_since=since, complete=initialized)
     if not seen.fresh and (never or late or not isinstance(decision, capacity.Wait)):
         return Wait(reason=n.REASON_WAITING_FOR_NODES, message="", recount=True)
     if never:  # Events are not trusted, so no NodeClaim is deleted
@@ -165,7 +165,7 @@ def _decide(
     creations = [
         build_placeholder(attempt, request, each.index, each.wait)
         for each in actions
-        if isinstance(each, Hold)
+        if isinstance(each, CreatePlaceholder)
     ]
     released = [_delete("NodeClaim", each.claim, each.uid) for each in late if isinstance(each, ReleaseNode)]
     removed = [each for each in (*late, *actions) if isinstance(each, Remove)]

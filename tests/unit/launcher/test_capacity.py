@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from launcher import manifests, observe, state_machine
-from launcher.actions import MAX_AT_ONCE, End, Hold, Memory, Recount, Remove, Start, batches
+from launcher.actions import MAX_AT_ONCE, CreatePlaceholder, End, Memory, Recount, Remove, Start, batches
 from launcher.capacity import GiveUp, Submit, Wait, count, decide, preflight
 from launcher.manifests import Owner
 from launcher.observe import NodePool, Observation, Training
@@ -211,7 +211,7 @@ def test_nothing_is_held_for_nodes_that_can_not_come(request_: Request) -> None:
 
 def test_hold_nodes_stays_within_pool_limit(request_: Request) -> None:
     step = state_machine.step(request_, Memory(), seen([], limit="8"))
-    assert [action.index for action in step.actions if isinstance(action, Hold)] == [0, 1]
+    assert [action.index for action in step.actions if isinstance(action, CreatePlaceholder)] == [0, 1]
 
 
 def test_submit_needs_fresh_lists_and_no_surplus(request_: Request) -> None:
@@ -239,7 +239,7 @@ def test_submit_needs_fresh_lists_and_no_surplus(request_: Request) -> None:
     last = state_machine.step(request_, memory, seen(nodes, pods[:2]))
     assert [type(action) for action in last.actions] == [Start]
     lost = state_machine.step(request_, memory, seen(nodes[:1], pods[:1]))
-    assert [action.index for action in lost.actions if isinstance(action, Hold)] == [1, 2, 3]
+    assert [action.index for action in lost.actions if isinstance(action, CreatePlaceholder)] == [1, 2, 3]
 
 
 def test_a_wait_is_not_given_up_on_a_list_that_may_lag(request_: Request) -> None:
@@ -260,7 +260,7 @@ def test_wait_after_restart_keeps_deadline(request_: Request) -> None:
     """Its progress is what the Lease kept; test_lease.py has the way there and back."""
     one = seen([node("a")], [placeholder(request_, 0)])
     on_time = state_machine.step(request_, Memory(progress=initial_progress(NOW - 299)), one)
-    assert [action.index for action in on_time.actions if isinstance(action, Hold)] == [1, 2, 3]
+    assert [action.index for action in on_time.actions if isinstance(action, CreatePlaceholder)] == [1, 2, 3]
     late = state_machine.step(request_, Memory(progress=initial_progress(NOW - 300)), one)
     assert [type(action) for action in late.actions] == [Remove, End]
 
@@ -351,7 +351,7 @@ def test_follow_end_of_job_ends_run(request_: Request, job: Training | None, cod
 
 
 def test_batches_group_only_pods() -> None:
-    holds = tuple(Hold(index=index, wait="1-0") for index in range(MAX_AT_ONCE + 1))
+    holds = tuple(CreatePlaceholder(index=index, wait="1-0") for index in range(MAX_AT_ONCE + 1))
     removes = (Remove(name="a", uid="a"), Remove(name="b", uid="b"))
     found = list(batches((*removes, Recount(), *holds, Recount(), Recount())))
     assert found == [

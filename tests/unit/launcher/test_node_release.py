@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from launcher import capacity, node_release, observe, state_machine
-from launcher.actions import End, Hold, Memory, Recount, ReleaseNode, Remove, Start, Step
+from launcher.actions import CreatePlaceholder, End, Memory, Recount, ReleaseNode, Remove, Start, Step
 from launcher.manifests import stamp
 from launcher.observe import Observation, Training
 from launcher.progress import Progress, initial_progress
@@ -75,7 +75,7 @@ def test_node_without_its_gpus_is_released_and_replaced(patient: Request) -> Non
     assert [loss.message for loss in step.memory.progress.released] == [expected]
     # Once the pod is gone, another takes its place, and Karpenter buys for it.
     after = state_machine.step(patient, step.memory, cluster([], [], holding[1:]))
-    assert after.actions == (Hold(index=0, wait="1-0"),)
+    assert after.actions == (CreatePlaceholder(index=0, wait="1-0"),)
     assert after.report.reason.endswith(f"; 1 node released: {expected}")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from launcher import manifests, observe, state_machine
 from launcher import progress as progresses
-from launcher.actions import End, Hold, Memory, Remove, Start, Step
+from launcher.actions import CreatePlaceholder, End, Memory, Remove, Start, Step
 from launcher.backends import pytorchjob
 from launcher.observe import Observation
 from launcher.progress import Failure, Loss, Progress, initial_progress
@@ -69,7 +69,7 @@ def test_pause_holds_nothing_and_ends_in_new_wait() -> None:
     assert left.actions == (Remove(name="hold-r1-0", uid="uid-0"),), "a killed launcher's is removed, too"
     assert left.report.state == names.STATE_PAUSING
     again = state_machine.step(request, left.memory, at(seen([]), pause_until))
-    assert [action.wait for action in again.actions if isinstance(action, Hold)] == ["2-0"] * 4
+    assert [action.wait for action in again.actions if isinstance(action, CreatePlaceholder)] == ["2-0"] * 4
     assert of(again).began == pause_until
     in_time = state_machine.step(request, again.memory, at(seen([node("a")]), pause_until + 299))
     assert in_time.report.state == names.STATE_WAITING
@@ -87,7 +87,7 @@ def test_placeholder_of_other_wait_is_deleted(request_: Request) -> None:
     second = Memory(progress=Progress(attempt=2, candidate=0, since=NOW - 900, began=NOW - 1))
     step = state_machine.step(request_, second, seen([node("a")], [old]))
     assert step.actions[0] == Remove(name="hold-r1-0", uid="old")
-    assert [action.index for action in step.actions if isinstance(action, Hold)] == [1, 2, 3]
+    assert [action.index for action in step.actions if isinstance(action, CreatePlaceholder)] == [1, 2, 3]
     full = state_machine.step(request_, second, seen([node(name) for name in "abcd"], [old]))
     assert full.actions[0] == Remove(name="hold-r1-0", uid="old")
     assert not any(isinstance(action, Start) for action in full.actions)
@@ -132,7 +132,7 @@ def test_the_next_pool_is_tried_at_once_and_named() -> None:
     started = state_machine.step(request, step.memory, there)
     assert started.actions == (Start(nodes=4, reason="pool large: all 4 nodes are ready"),)
     holding = state_machine.step(request, step.memory, seen([], pool=there.pool))
-    assert [action.wait for action in holding.actions if isinstance(action, Hold)] == ["1-1"] * 4
+    assert [action.wait for action in holding.actions if isinstance(action, CreatePlaceholder)] == ["1-1"] * 4
 
 
 def test_a_fallback_has_its_own_deadline_worker_and_pool() -> None:

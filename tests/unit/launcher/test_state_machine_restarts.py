@@ -9,7 +9,7 @@ import pytest
 
 from launcher import observe, state_machine
 from launcher import progress as progresses
-from launcher.actions import End, Hold, Memory, Recount, Remove, Retire, Start, Step
+from launcher.actions import CreatePlaceholder, End, Memory, Recount, Remove, Retire, Start, Step
 from launcher.observe import Observation, Training
 from launcher.progress import Progress, initial_progress
 from launcher.request import Request
@@ -66,7 +66,9 @@ def later(request: Request, memory: Memory, seconds: float, observation: Observa
 def test_loss_deletes_job_and_holds_node() -> None:
     request = asked(maxRestarts=3)
     step = lost(request)
-    assert step.actions == (Retire(uid="t"), Hold(index=0, wait="1-0-1")), "one of its three nodes is free"
+    assert step.actions == (Retire(uid="t"), CreatePlaceholder(index=0, wait="1-0-1")), (
+        "one of its three nodes is free"
+    )
     progress = of(step)
     assert (progress.restarts, progress.total_restarts, progress.retiring) == (1, 1, "t")
     assert (progress.trained, progress.began) == (100.0, NOW)
@@ -90,7 +92,10 @@ def test_retire_never_holds_more_nodes_than_job() -> None:
     step = later(request, memory, 5, seen([], [worker(0), worker(1), first], training=deleting))
     assert step.actions == (), "it is asked for once, and two workers still hold theirs"
     step = later(request, memory, 9, seen([], [worker(0, "Failed"), first], training=deleting))
-    assert step.actions == (Hold(index=1, wait="1-0-1"), Hold(index=2, wait="1-0-1"))
+    assert step.actions == (
+        CreatePlaceholder(index=1, wait="1-0-1"),
+        CreatePlaceholder(index=2, wait="1-0-1"),
+    )
 
 
 def placeholder_again(request: Request, index: int, at: str = "") -> Object:
@@ -107,7 +112,9 @@ def test_restart_waits_for_old_job_and_pods() -> None:
     step = later(request, memory, 10, late)
     remove, *holds = step.actions
     assert remove == Remove(name="train-r1-worker-0", uid="w0"), "nobody owns it any more"
-    assert holds == [Hold(index=0, wait="1-0-1"), Hold(index=1, wait="1-0-1")], "two of three nodes are free"
+    assert holds == [CreatePlaceholder(index=0, wait="1-0-1"), CreatePlaceholder(index=1, wait="1-0-1")], (
+        "two of three nodes are free"
+    )
     cached = seen(nodes, [], fresh=False)
     look = later(request, memory, 12, cached)
     assert (look.actions, of(look).retiring) == ((Recount(),), "t")
@@ -121,8 +128,8 @@ def test_restart_continues_with_fewer_nodes() -> None:
     memory = lost(request).memory
     step = later(request, memory, 12, seen([node("a"), node("b")], []))
     assert step.report.state == names.STATE_HOLDING
-    assert [action for action in step.actions if isinstance(action, Hold)] == [
-        Hold(index=index, wait="1-0-1") for index in range(4)
+    assert [action for action in step.actions if isinstance(action, CreatePlaceholder)] == [
+        CreatePlaceholder(index=index, wait="1-0-1") for index in range(4)
     ]
     step = later(request, step.memory, 42, seen([node("a"), node("b")], []))
     (start,) = step.actions
