@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.manifests import JsonObject, add_mark, mark, read_marks
-from tests.unit.launcher.shown import node
+from tests.unit.launcher.kubernetes_objects import node
 
 pytestmark = pytest.mark.unit
 

@@ -14,7 +14,7 @@ from launcher import backends, observe
 from launcher.manifests import stamp
 from launcher.observe import Observation
 from launcher.request import Request
-from tests.unit.launcher import shown
+from tests.unit.launcher import kubernetes_objects
 from tests.unit.launcher.conftest import made_for
 from trainyard.k8s import names
 
@@ -133,8 +133,12 @@ class World:
         truth = self.pools[pool]
         limits = {truth.resource: str(truth.limit * truth.per_node)}
         here = [machine for machine in self.machines.values() if machine.pool == pool]
-        foreign = (shown.foreign_pod(machine.name) for machine in self.machines.values() if machine.foreign)
-        daemons = (shown.daemon_pod(machine.name) for machine in here)
+        foreign = (
+            kubernetes_objects.foreign_pod(machine.name)
+            for machine in self.machines.values()
+            if machine.foreign
+        )
+        daemons = (kubernetes_objects.daemon_pod(machine.name) for machine in here)
         return Observation(
             now=self.now,
             fresh=True,
@@ -153,7 +157,7 @@ class World:
 
     def _node(self, machine: Machine) -> observe.Node:
         gpus = machine.gpus if machine.gpus_at is not None and self.now >= machine.gpus_at else 0
-        return shown.node(
+        return kubernetes_objects.node(
             machine.name,
             machine.pool,
             gpus,

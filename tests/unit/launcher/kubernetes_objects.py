@@ -1,6 +1,6 @@
-"""What the world of the traces shows as Kubernetes objects, read as the launcher reads them.
+"""The nodes and pods of the simulated world, converted as the launcher converts Kubernetes objects.
 
-Each is read once in each state that is shown: the same ones are shown a million times.
+Each conversion is cached, because the traces need the same objects a million times.
 """
 
 from __future__ import annotations
