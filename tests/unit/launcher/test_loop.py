@@ -132,7 +132,12 @@ def test_run_after_crash_and_deletion_of_job_ends(api: FakeApi) -> None:
     with pytest.raises(Killed):
         hurried(api, asked(maxRestarts=3), kill, clock)[0].run()
     api.remove(f"{JOBS}/train-r1")
-    runner, said = hurried(api, asked(maxRestarts=3), clock=clock, holder="pod-b")
+
+    def stop(_now: float) -> None:
+        if api.names(JOBS):
+            runner.stopping.set()
+
+    runner, said = hurried(api, asked(maxRestarts=3), stop, clock, "pod-b")
     assert runner.run() == names.EXIT_TRAINING_FAILED
     assert "PyTorchJob train-r1 was deleted" in said[-1]
 
