@@ -1,7 +1,8 @@
 """Find the newest complete checkpoint, and read it at any world size. The entry points are `newest` and `read`.
 
-All processes call them together, and each checks a share of the files. A damaged checkpoint is logged and skipped. A
-store that fails, another model or other data end the run, because a start from step 0 could lose days of work.
+All processes call them together, and each checks a share of the files. A damaged checkpoint, or one that the disk
+can't read, is logged and skipped. A store that fails, another model or other data end the run, because a start from
+step 0 could lose days of work.
 
 DCP stores its table of contents as a pickle, which could call any function. `Reader` only allows the few classes that
 such a table needs. The tensors are read with `torch.load(weights_only=True)`, as in DCP.
@@ -44,8 +45,16 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
+class Problem:
+    """Why a checkpoint can't be loaded. `is_unreadable`: the disk failed (EIO), and a later read may succeed."""
+
+    reason: str
+    is_unreadable: bool = False
+
+
+@dataclass(frozen=True)
 class Found:
-    """A complete checkpoint. `directory` has its files; `damaged` are newer steps that are not complete."""
+    """A complete checkpoint. `directory` has its files; `damaged` are newer steps that can't be loaded."""
 
     manifest: Manifest
     directory: Path
@@ -73,11 +82,12 @@ def newest(
     `group` is a gloo group of all processes. The files of a bucket are copied to `scratch`.
 
     Raises:
-        TrainerError: The store failed, the checkpoint is of another model or other data, or all are damaged. All
+        TrainerError: The store failed, the checkpoint is of another model or other data, or none can be loaded. All
             processes raise this.
     """
     listing = _first(lambda: store.list("step-"), group)
     damaged: list[int] = []
+    unreadable = ""
     for step, sizes in layout.by_step(listing).items():
         if MANIFEST not in sizes:
             continue
@@ -88,9 +98,19 @@ def newest(
             directory, problem = _verify(store, manifest, group, world, copies)
             if problem is None:
                 return Found(manifest, directory, tuple(damaged), store.local("") is None)
+        assert problem is not None  # noqa: S101 - otherwise the checkpoint was returned
+        if problem.is_unreadable:
+            unreadable = unreadable or problem.reason
         if world.rank == 0:
-            log_line(f"checkpoint=damaged step={step} reason={problem}")
+            kind = "unreadable" if problem.is_unreadable else "damaged"
+            log_line(f"checkpoint={kind} step={step} reason={problem.reason}")
         damaged.append(step)
+    if unreadable:
+        raise TrainerError(
+            Exit.SAVE,
+            f"checkpoints: none of the {len(damaged)} in {store.uri('')} can be loaded: {unreadable}. "
+            "Check the file system and start the run again",
+        )
     if damaged:
         raise TrainerError(
             Exit.CONFIGURATION,
@@ -129,16 +149,22 @@ def _first(work: Callable[[], T], group: dist.ProcessGroup) -> T:
     return from_first(done, group)
 
 
-def _manifest(store: Store, step: int, sizes: Mapping[str, int]) -> tuple[Manifest | None, str | None]:
+def _manifest(
+    store: Store, step: int, sizes: Mapping[str, int]
+) -> tuple[Manifest, None] | tuple[None, Problem]:
     """Return the manifest of a step, or what is wrong with it or with the sizes of its files."""
     try:
         manifest = Manifest.decode(store.read(f"{layout.name(step)}/{MANIFEST}"))
     except ValueError as error:
-        return None, str(error)
+        return None, Problem(str(error))
+    except StoreError as error:
+        if not _is_io_error(error):
+            raise
+        return None, Problem(str(error), is_unreadable=True)
     if manifest.step != step:
-        return None, f"{MANIFEST} is of step {manifest.step}"
-    problem = layout.torn(manifest.files, sizes)
-    return (None, problem) if problem else (manifest, None)
+        return None, Problem(f"{MANIFEST} is of step {manifest.step}")
+    torn = layout.torn(manifest.files, sizes)
+    return (None, Problem(torn)) if torn else (manifest, None)
 
 
 def _check(store: Store, manifest: Manifest, model: Fingerprint, data_digest: str) -> None:
@@ -155,7 +181,7 @@ def _check(store: Store, manifest: Manifest, model: Fingerprint, data_digest: st
 
 def _verify(
     store: Store, manifest: Manifest, group: dist.ProcessGroup, world: World, copies: Path
-) -> tuple[Path, str | None]:
+) -> tuple[Path, Problem | None]:
     """Hash all files. Return their local directory, and the first problem or None.
 
     In a shared directory, each process checks its share of the files. In a bucket, it checks its share among the
@@ -169,7 +195,7 @@ def _verify(
         # The first process of this node chooses the name of the copy.
         names = gather_objects(scratch_name("restore", Process.own()), group)
         directory = copies / names[world.rank - world.local_rank] / folder
-    problem: str | None = None
+    problem: Problem | None = None
     failure: StoreError | None = None
     files = sorted(manifest.files, key=lambda name: (-manifest.files[name].bytes, name))
     try:
@@ -182,12 +208,17 @@ def _verify(
             if problem:
                 break
     except MissingError as error:
-        problem = str(error)
+        problem = Problem(str(error))
     except StoreError as error:
-        failure = error
+        if is_copy or not _is_io_error(error):
+            failure = error
+        else:
+            problem = Problem(str(error), is_unreadable=True)
     outcomes = gather_objects((problem, failure), group)
     failure = next((each for _, each in outcomes if each), None)
-    problem = next((each for each, _ in outcomes if each), None)
+    # A damaged file comes first: it can't be repaired by another read.
+    problems = sorted((each for each, _ in outcomes if each), key=lambda each: each.is_unreadable)
+    problem = problems[0] if problems else None
     if is_copy and (failure or problem):
         dist.barrier(group=group)
         shutil.rmtree(directory.parent, ignore_errors=True)
@@ -196,16 +227,18 @@ def _verify(
     return directory, problem
 
 
-def _hash_problem(file: Path, expected: str) -> str | None:
-    """Return what is wrong with the content of a file; None if nothing is. Raise StoreError if it can't be opened."""
-    try:
-        with os_errors("read", file), file.open("rb") as source:
-            found = hashlib.file_digest(source, "sha256").hexdigest()
-    except StoreError as error:
-        if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO:
-            return f"{file.name} cannot be read"
-        raise
-    return None if found == expected else f"{file.name} has SHA-256 {found[:12]}, expected {expected[:12]}"
+def _hash_problem(file: Path, expected: str) -> Problem | None:
+    """Return what is wrong with the content of a file; None if nothing is. Raise StoreError if it can't be read."""
+    with os_errors("read", file), file.open("rb") as source:
+        found = hashlib.file_digest(source, "sha256").hexdigest()
+    if found == expected:
+        return None
+    return Problem(f"{file.name} has SHA-256 {found[:12]}, expected {expected[:12]}")
+
+
+def _is_io_error(error: StoreError) -> bool:
+    """Return whether the disk could not read a file: a bad block, or a file system that fails for a moment."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO
 
 
 # The classes that torch 2.15 writes for tensors: torch/distributed/checkpoint/metadata.py and filesystem.py

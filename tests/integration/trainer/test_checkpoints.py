@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import itertools
 import json
 import multiprocessing
@@ -257,6 +259,51 @@ def test_damaged_checkpoint_is_logged_and_the_older_one_loaded(
     step, model, optimizer = resume(store, group)
     assert step == 3
     assert are_tensors_equal(copy_tensors(model, optimizer), copy_tensors(*create_trained_model(3)))
+
+
+def break_reads(monkeypatch: pytest.MonkeyPatch, *files: str) -> None:
+    """Let the disk fail for each file whose path ends with one of `files`."""
+    opened = io.open
+
+    def fail(file: Any, *arguments: Any, **options: Any) -> Any:
+        if str(file).endswith(files):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return opened(file, *arguments, **options)
+
+    monkeypatch.setattr(io, "open", fail)  # of pathlib
+
+
+@pytest.mark.parametrize("file", [".distcp", ".metadata", "manifest.json"])
+def test_unreadable_newest_checkpoint_is_skipped(
+    store: Directory, group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    save_steps(store, group, [3, 6])
+    (name,) = (each for each in store.list("step-000000006/") if each.endswith(file))
+    break_reads(monkeypatch, name)
+    lines: list[str] = []
+    found = load(store, group, network(), lines)
+    assert found is not None
+    assert (found.manifest.step, found.damaged) == (3, (6,))
+    assert lines == [
+        f"checkpoint=unreadable step=6 reason=cannot read {store.path}/{name}: {os.strerror(errno.EIO)}"
+    ]
+
+
+@pytest.mark.parametrize("others", ["unreadable", "damaged"])
+def test_load_with_an_unreadable_checkpoint_only_is_retried(
+    store: Directory, group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch, others: str
+) -> None:
+    """The advice to remove checkpoints would destroy those that the disk can read a moment later."""
+    save_steps(store, group, [3, 6])
+    if others == "damaged":
+        flip(data_file(store.path / "step-000000003"), 10)
+        break_reads(monkeypatch, "step-000000006/manifest.json")
+    else:
+        break_reads(monkeypatch, ".distcp")
+    with pytest.raises(TrainerError, match=r"none of the 2 in .* can be loaded: cannot read ") as caught:
+        load(store, group, network())
+    assert caught.value.code == Exit.SAVE
+    assert "remove" not in str(caught.value)
 
 
 def test_load_with_all_checkpoints_damaged_fails(store: Directory, group: dist.ProcessGroup) -> None:
