@@ -90,7 +90,8 @@ class Checkpointer:
         After the first step, allocate the memory for copies.
 
         Raises:
-            DivergedError: A weight is infinite or NaN. It must not replace the last good checkpoint.
+            SharedError: Another run took over the place, or a weight is infinite or NaN, which must not replace the
+                last good checkpoint.
         """
         is_due = self._trainer.step % self._every == 0
         if self._warm and not is_due:
@@ -109,6 +110,9 @@ class Checkpointer:
         """Save the last step, wait until it is durable, and release the place. Return whether all is saved.
 
         A save that hangs gets LONGEST_WAIT_SECONDS, because the finished model must be saved after it.
+
+        Raises:
+            SharedError: Another run took over the place, and may have saved its model meanwhile.
         """
         is_saved = True
         if self._trainer.step > 0:

@@ -70,7 +70,7 @@ class Owner:
 
     Attributes:
         generation: The generation of the own claim, 0 before `claim()`.
-        lost: Whether another job took over. Nothing may be written then.
+        takeover: Who took over the place, as a sentence; empty if nobody did. Nothing may be written after a takeover.
     """
 
     def __init__(
@@ -86,7 +86,8 @@ class Owner:
         self._store, self._clock, self._sleep, self._log_line = store, clock, sleep, log_line
         self._claim = Claim(token, run_id, Process.own(), "")
         self.generation = 0
-        self.lost = self._failing = False
+        self.takeover, self._failing = "", False
+        self._renewal = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -114,23 +115,26 @@ class Owner:
         self._thread.start()
 
     def renew(self) -> None:
-        """Rewrite the claim, or find that it is lost. If the store fails, the next renewal tries again."""
-        if self.lost:
-            return
-        try:
-            if newest_generation(self._store) == self.generation:
-                self._store.put(_path(self.generation), self._now().encode(), "application/json")
-            else:
-                self.lost = True
-                place = self._store.uri("")
-                self._log_line(
-                    f"alarm=checkpoint owner=lost reason={place} was taken over; nothing is saved any more"
-                )
-            self._failing = False
-        except StoreError as error:
-            if not self._failing:
-                self._log_line(f"alarm=checkpoint owner=unrenewed reason={error}")
-            self._failing = True
+        """Rewrite the claim, or find a takeover. If the store fails, the next renewal tries again.
+
+        Any thread may call this. A claim that somebody deleted is written again.
+        """
+        with self._renewal:
+            if self.takeover:
+                return
+            try:
+                newest = newest_generation(self._store)
+                if newest in (0, self.generation):
+                    self._store.put(_path(self.generation), self._now().encode(), "application/json")
+                else:
+                    claim = Claim.decode(self._read(newest) or b"")
+                    self.takeover = f"{self._store.uri('')} was taken over by {claim or 'another job'}"
+                    self._log_line(f"alarm=checkpoint owner=lost reason={self.takeover}")
+                self._failing = False
+            except StoreError as error:
+                if not self._failing:
+                    self._log_line(f"alarm=checkpoint owner=unrenewed reason={error}")
+                self._failing = True
 
     def release(self) -> None:
         """Stop to renew, and mark the claim as released, so that the next run need not wait. Ignore failures."""

@@ -48,7 +48,9 @@ from trainer.checkpoint.write import (
     one_line,
     write,
 )
+from trainer.contract import Exit
 from trainer.distributed import gather_objects
+from trainer.failure_broadcast import SharedError
 from trainer.metrics.record import Alarm, Checkpoint
 from trainer.scratch import clear
 from trainer.stores import Store, StoreError
@@ -79,7 +81,6 @@ class Counts:
         blocked_seconds: The time in which training waited.
         last_writing_seconds: The time until the last checkpoint was durable, in which training continued.
         last_size_bytes: The size of the last whole checkpoint, known in rank 0.
-        owner_lost: Another run took over the place, so nothing is saved any more. Known in all ranks.
     """
 
     saved: int = 0
@@ -89,7 +90,6 @@ class Counts:
     last_good_step: int | None = None
     last_writing_seconds: float = 0.0
     last_size_bytes: int | None = None
-    owner_lost: bool = False
 
 
 # Writes a record of this kind with these values (`trainer.reporter.Reporter.write_record`).
@@ -171,8 +171,11 @@ class Saver:
     ) -> None:
         """Start to save `state`, which must not change until `staged()`.
 
-        Nothing starts while the last save is still running in a process, if this step is already saved, or after
-        another run took over the store. `stalled` are the seconds that training already waited for this save.
+        Nothing starts while the last save is still running in a process, or if this step is already saved. `stalled`
+        are the seconds that training already waited for this save.
+
+        Raises:
+            SharedError: Another run took over the store. All processes raise this.
         """
         began = self.clock() - stalled
         is_dead = self._agree()
@@ -182,10 +185,9 @@ class Saver:
             self._process = None
         if self.counts.last_good_step == step:
             return
-        if self.counts.owner_lost or self.is_busy:
+        if self.is_busy:
             self.counts.skipped += 1
-            if not self.counts.owner_lost:
-                self._log_skipped(step)
+            self._log_skipped(step)
             blocked = self.clock() - began
             self.counts.blocked_seconds += blocked
             self._report_save(step, "skipped", blocked)
@@ -209,12 +211,16 @@ class Saver:
         return self._blocked(idle.seconds(self.clock() - began))
 
     def finish(self, timeout: float | None = None) -> bool:
-        """Wait up to `timeout` seconds for the current save. Return whether the last save succeeded."""
+        """Wait up to `timeout` seconds for the current save. Return whether the last save succeeded.
+
+        Raises:
+            SharedError: Another run took over the store. All processes raise this.
+        """
         self.staged()
         if self._thread is not None:
             self._thread.join(timeout)
         self._agree()
-        return not self.is_busy and not self.counts.owner_lost and self._agreed_well
+        return not self.is_busy and self._agreed_well
 
     def close(self) -> None:
         """End the background process. Call this after `finish`."""
@@ -224,13 +230,18 @@ class Saver:
             self._stager.close()
 
     def _agree(self) -> bool:
-        """Agree on `is_busy` and the counts of all ranks. Return whether any background process is dead."""
+        """Agree on `is_busy` and the counts of all ranks. Return whether any background process is dead.
+
+        Raises:
+            SharedError: Another run took over the store, so that this run must not write there any more.
+        """
         busy = self._thread is not None and self._thread.is_alive()
         chief = self._rank == 0
+        takeover = self._owner.takeover if chief and self._owner is not None else ""
         gathered = torch.tensor(
             [
                 busy,
-                chief and self._owner is not None and self._owner.lost,
+                bool(takeover),
                 not busy and self._process is not None and self._process.is_dead,
                 self._good if chief and self._good is not None else -1,
                 chief and not self._ended_well,
@@ -239,11 +250,14 @@ class Saver:
         )
         dist.all_reduce(gathered, op=dist.ReduceOp.MAX, group=self._group)
         any_busy, lost, dead, good, failed = gathered.tolist()
-        if lost and not self.counts.owner_lost:
-            message = "another run took over the place of the checkpoints; nothing is saved any more"
-            self.report(Alarm, alarm="checkpoint", message=message)
+        if lost:
+            raise SharedError(
+                Exit.CONFIGURATION,
+                f"checkpoints: {takeover or 'the place was taken over'}. This run ends; stop the other run before you "
+                "start it again",
+            )
         self.counts.last_good_step = good if good >= 0 else None
-        self.is_busy, self.counts.owner_lost, self._agreed_well = bool(any_busy), bool(lost), not failed
+        self.is_busy, self._agreed_well = bool(any_busy), not failed
         return bool(dead)
 
     def _check_shared(self, state: State) -> None:
@@ -313,6 +327,8 @@ class Saver:
             self._ended_well = False
             self._failed(one_line(error), step)
             if self._rank == 0:
+                if self._owner is not None:
+                    self._owner.renew()  # a takeover is one of the reasons
                 delete_unfinished(self._store, step, writer.generation)
         else:
             seconds = self.clock() - began

@@ -43,6 +43,7 @@ from trainer.checkpoint.owner import Owner
 from trainer.checkpoint.save import Saver
 from trainer.checkpoint.write import SaveFailed
 from trainer.contract import Exit, TrainerError
+from trainer.failure_broadcast import SharedError
 from trainer.metrics.record import Checkpoint, Record
 from trainer.process import start_of
 from trainer.stores import Directory, StoreError
@@ -624,7 +625,10 @@ def test_copies_beyond_shared_memory_are_written_by_threads(
     saver.close()
 
 
-def test_saver_without_ownership_saves_no_more(store: Directory, group: dist.ProcessGroup) -> None:
+@pytest.mark.parametrize("noticed_by", ["save", "renewal"])
+def test_save_after_a_takeover_ends_the_run(
+    store: Directory, group: dist.ProcessGroup, noticed_by: str
+) -> None:
     lines: list[str] = []
     owner = Owner(store, "same", "r1", log_line=lines.append)
     owner.claim()
@@ -632,15 +636,17 @@ def test_saver_without_ownership_saves_no_more(store: Directory, group: dist.Pro
     saver = create_saver(store, group, owner=owner, log_line=lines.append)
     saver.save(state.gather(model, optimizer), 1, 16)
     assert saver.finish()
-    Owner(store, "same", "r1").claim()
-    assert not saver.counts.owner_lost  # the owner has not checked yet
-    saver.save(state.gather(model, optimizer), 2, 32)
-    assert not saver.finish()
-    assert lines[-1].endswith(f"reason=process 0: cannot save {store.path}/step-000000002: it was taken over")
-    owner.renew()
-    saver.save(state.gather(model, optimizer), 3, 48)
-    assert not saver.finish()
-    assert (saver.counts.skipped, saver.counts.owner_lost) == (1, True)
+    Owner(store, "same", "r2").claim()
+    if noticed_by == "renewal":
+        owner.renew()
+    else:
+        saver.save(state.gather(model, optimizer), 2, 32)
+        assert saver._thread is not None
+        saver._thread.join()
+    with pytest.raises(SharedError, match=r" was taken over by run r2 .*\. This run ends; stop ") as caught:
+        saver.save(state.gather(model, optimizer), 3, 48)
+    assert caught.value.code == Exit.CONFIGURATION
+    assert saver.counts.failed == (1 if noticed_by == "save" else 0)
     assert layout.finished(store.list()) == [1]
     saver.close()
 

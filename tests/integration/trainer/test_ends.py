@@ -105,6 +105,40 @@ def test_model_place_that_is_a_file_ends_with_2_before_a_step(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+TAKEN_OVER = """
+import os
+from pathlib import Path
+from trainer.checkpoint.owner import Owner
+from trainer.stores import Directory
+from trainer.trainer import Trainer
+train_step = Trainer._train_step
+def taken_over(self, *arguments):
+    result = train_step(self, *arguments)
+    if self.step == 5 and self.world.rank == 0:
+        other = Owner(Directory(Path(os.environ["PLACE"])), "other", "r9")
+        assert other._take(2)
+    return result
+Trainer._train_step = taken_over
+"""
+
+
+@pytest.mark.parametrize("every", [3, 100], ids=["at a save", "at the last save"])
+def test_run_whose_place_was_taken_over_ends_all_with_2(start: Start, tmp_path: Path, every: int) -> None:
+    """It must not write its model over that of the other run."""
+    place = tmp_path / "checkpoints"
+    words = ("--device", "cpu", "--steps", "12", "--checkpoint-every", str(every))
+    places = ("--checkpoint-uri", str(place), "--model-uri", str(tmp_path / "models"))
+    node = start.gang(*words, *places, processes=2, patch=TAKEN_OVER, PLACE=str(place / "run"))
+    ended = node.end()
+    assert ended.code == Exit.CONFIGURATION, ended.output
+    message = f"error: checkpoints: {place}/run was taken over by run r9 (process "
+    assert sum(line.startswith(message) for line in ended.output.splitlines()) == 1, ended.output
+    for process in (0, 1):
+        assert f"gang: process {process} ended with 2" in ended.output
+    assert "Traceback" not in ended.output
+    assert not (tmp_path / "models").exists()
+
+
 def test_abort_at_interpreter_exit_leaves_the_run_succeeded(start: Start, tmp_path: Path) -> None:
     """Threads of torch may abort the interpreter at its exit; the test forces an abort."""
     (tmp_path / "sitecustomize.py").write_text(

@@ -63,7 +63,7 @@ def mine(store: Directory, clock: Clock, said: list[str] | None = None) -> Owner
 def test_an_empty_place_is_claimed_at_once(store: Directory, clock: Clock) -> None:
     own = mine(store, clock)
     own.claim()
-    assert (own.generation, own.lost, clock.now) == (1, False, 1000.0)
+    assert (own.generation, own.takeover, clock.now) == (1, "", 1000.0)
     assert newest_generation(store) == own.generation
 
 
@@ -94,10 +94,9 @@ def test_an_owner_that_does_not_renew_through_the_watch_is_followed(store: Direc
     said: list[str] = []
     first._log_line = said.append
     first.renew()
-    assert first.lost
-    assert said == [
-        f"alarm=checkpoint owner=lost reason={store.path} was taken over; nothing is saved any more"
-    ]
+    first.renew()
+    assert first.takeover.startswith(f"{store.path} was taken over by run r1 (process {os.getpid()} on ")
+    assert said == [f"alarm=checkpoint owner=lost reason={first.takeover}"]
     assert newest_generation(store) == own.generation  # the one that lost wrote nothing
 
 
@@ -110,7 +109,16 @@ def test_a_restart_of_the_same_run_on_another_machine_goes_on_when_the_old_one_i
     own.claim()
     assert 1000 + module.RENEW_SECONDS < 1000 + SAME_RUN_SECONDS <= clock.now < 1000 + ABANDONED_SECONDS
     before.renew()
-    assert before.lost  # and where it hung and comes back, it sees that
+    assert before.takeover  # and where it hung and comes back, it sees that
+
+
+def test_renew_after_the_claim_was_deleted_writes_it_again(store: Directory, clock: Clock) -> None:
+    own = mine(store, clock)
+    own.claim()
+    store.delete(store.list("owners/"))
+    own.renew()
+    assert not own.takeover
+    assert newest_generation(store) == own.generation
 
 
 def here_alive(store: Directory, clock: Clock) -> Owner:
@@ -196,7 +204,7 @@ def test_without_proc_as_on_macos_a_place_is_claimed_renewed_and_released(
     first = Owner(store, "theirs", "r2", clock=clock, sleep=clock.sleep)
     first.claim()
     first.renew()
-    assert not first.lost
+    assert not first.takeover
     claim = Claim.decode(store.read("owners/000001.json"))
     assert claim is not None
     assert claim.process == Process(socket.gethostname(), "", "", os.getpid(), "")
@@ -282,10 +290,10 @@ def test_a_store_that_fails_is_neither_free_nor_lost(store: Directory, clock: Cl
     own.renew()
     own.renew()
     assert said == ["alarm=checkpoint owner=unrenewed reason=cannot list s3://b/p: 503"]
-    assert not own.lost
+    assert not own.takeover
     own._store = store
     own.renew()
-    assert not own.lost
+    assert not own.takeover
 
 
 @pytest.fixture
