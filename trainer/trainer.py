@@ -316,16 +316,23 @@ class Trainer:
             return
         only = training_steps(self.workload, self.cursor, self.world, self._micro_batch, self.position, 1)
         inputs, targets = (each.to(self.device) for each in next(only).parts[0])
-        buffers = [(each, each.clone()) for each in self.model.buffers()]
+        buffers = self._copy_buffers()
         self._seed_step()
         with self._casting.autocast(self.device):
             loss, _ = self.model(inputs, targets)
         loss.backward()
         self._check_gradients()
         self.optimizer.zero_grad(set_to_none=True)
-        with torch.no_grad():
-            for each, before in buffers:
-                each.copy_(before)
+        self._restore_buffers(buffers)
+
+    def _copy_buffers(self) -> list[Tensor]:
+        """Copy what forward passes may change, such as the statistics of BatchNorm."""
+        return [each.clone() for each in self.model.buffers()]
+
+    @torch.no_grad()
+    def _restore_buffers(self, copies: list[Tensor]) -> None:
+        for each, before in zip(self.model.buffers(), copies, strict=True):
+            each.copy_(before)
 
     def _check_gradients(self) -> None:
         """Check after a backward pass of DDP that each parameter has a gradient.
@@ -386,8 +393,9 @@ class Trainer:
 
         Returns:
             Sums over this process's samples: loss, correct units, units. None if the processes agreed to stop between
-            two micro-batches; the gradients of the step are dropped then.
+            two micro-batches; then the model is as before the step, because a resumed run repeats it.
         """
+        buffers = self._copy_buffers() if len(step.parts) > 1 else []
         self._seed_step()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.step, self.steps, self.recipe)
@@ -397,6 +405,7 @@ class Trainer:
         total = torch.zeros(3, dtype=torch.float64, device=self.device)
         for number, (inputs, targets) in enumerate(step.parts, start=1):
             if number > 1 and self.stop.agreed():
+                self._restore_buffers(buffers)
                 self.optimizer.zero_grad(set_to_none=True)
                 return None
             with accumulating(self.model, last=number == len(step.parts)):
