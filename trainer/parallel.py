@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,17 +33,18 @@ def distribute(
     """Return the model that the loop calls. It has the weights of `network`, which is already on `device`.
 
     DDP averages gradients in buckets of `bucket_megabytes` during the backward pass. With `sharded`, each process holds
-    its part of each of `network.blocks`, if there are any, and of the rest. A single process needs neither.
+    its part of each block (`_find_blocks`) and of the rest. A single process needs neither.
     """
     if sharded:
+        blocks = _find_blocks(network)
         if compiled:
-            _compile_parts(network)
+            _compile_parts(network, blocks)
         # This import takes a second in every process. So `accumulating` checks methods instead of classes.
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         policy = MixedPrecisionPolicy(param_dtype=precision.dtype, reduce_dtype=torch.float32)
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-        for block in getattr(network, "blocks", ()):
+        for block in blocks:
             fully_shard(block, mesh=mesh, mp_policy=policy)
         fully_shard(network, mesh=mesh, mp_policy=policy)
         return network
@@ -59,15 +61,38 @@ def distribute(
     return model
 
 
-def _compile_parts(network: nn.Module) -> None:
-    """Compile each of `network.blocks` and `compute_loss` separately, or the whole network if it has no blocks.
+def _find_blocks(network: nn.Module) -> list[nn.Module]:
+    """Return the modules in `network.blocks`, an nn.ModuleList or nn.Sequential, that FSDP2 can shard separately.
+
+    The others stay in the unit of the rest: modules without parameters, modules without `forward`, where the hooks of
+    FSDP2 run, and modules that share a parameter with another one or occur twice.
+    """
+    blocks = getattr(network, "blocks", None)
+    if not isinstance(blocks, nn.ModuleList | nn.Sequential):
+        return []
+    uses, found = _count_parameters(network), []
+    for block in blocks:
+        own = _count_parameters(block)
+        has_forward = type(block).forward is not nn.Module.forward
+        if own and has_forward and all(uses[each] == count for each, count in own.items()):
+            found.append(block)
+    return found
+
+
+def _count_parameters(module: nn.Module) -> Counter[nn.Parameter]:
+    """Return how often each parameter occurs in a module."""
+    return Counter(each for _, each in module.named_parameters(remove_duplicate=False))
+
+
+def _compile_parts(network: nn.Module, blocks: Sequence[nn.Module]) -> None:
+    """Compile each of `blocks` and `compute_loss` separately, or the whole network if it has no blocks.
 
     The hooks of FSDP2 around a block, which gather and free its weights, can't be in a graph, and would break the graph
     of a whole network. So only `forward` is compiled, inside the hooks. Equal blocks share one graph
     (github.com/pytorch/torchtitan, `apply_compile` in models/llama3/infra/parallelize.py).
     """
     model: Any = network
-    for part in getattr(model, "blocks", None) or (model,):
+    for part in blocks or (model,):
         part.forward = torch.compile(part.forward, dynamic=False)
     if hasattr(model, "compute_loss"):
         model.compute_loss = torch.compile(model.compute_loss, dynamic=False)

@@ -171,6 +171,11 @@ class _WithLoss(nn.Module):
         self.network = network
         self._loss, self._correct = loss, correct
 
+    @property
+    def blocks(self) -> object:
+        """The user's `model.blocks`, which `trainer.parallel.distribute` shards separately; None if there are none."""
+        return getattr(self.network, "blocks", None)
+
     def forward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         outputs = self.network(inputs)
         count = len(targets)

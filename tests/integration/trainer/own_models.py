@@ -67,6 +67,38 @@ def dropout(_data: str) -> CustomWorkload:
     )
 
 
+class Blocks(nn.Module):
+    """A model with two blocks of its own, a block that occurs twice, and one that shares its weights with `last`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 8)
+        twice, tied = nn.Linear(8, 8), nn.Linear(8, 8)
+        tied.weight = self.last.weight
+        self.blocks = nn.ModuleList([nn.Linear(8, 8), twice, nn.Linear(8, 8), twice, tied])
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.first(inputs)
+        for block in self.blocks:
+            hidden = torch.tanh(block(hidden))
+        outputs: Tensor = self.last(hidden)
+        return outputs
+
+
+def blocks(_data: str) -> CustomWorkload:
+    return create_workload("blocks", Blocks)
+
+
+class Numbered(nn.Linear):
+    """A model whose attribute `blocks` is not a list of modules."""
+
+    blocks = 4
+
+
+def numbered(_data: str) -> CustomWorkload:
+    return create_workload("numbered", lambda: Numbered(4, 2))
+
+
 def norm(_data: str) -> CustomWorkload:
     return create_workload(
         "norm", lambda: nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Linear(16, 2))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
 from tests.integration.trainer.conftest import Start
 from tests.integration.trainer.test_steps import create_trainer
@@ -75,6 +76,29 @@ def test_killed_run_of_an_own_model_ends_bitwise_as_undisturbed(
         assert ("checkpoint=loaded" in ended.output) == bool(kill), ended.output
         models.append(torch.load(folder / "run" / "model.pt", weights_only=True))
     assert are_tensors_equal(*models)
+
+
+def train_in_units(name: str, parallel: str) -> tuple[list[bool], float]:
+    """In each process: train three steps; return which blocks are units of FSDP2, and the loss of an evaluation."""
+    config = Config(
+        workload=f"{MODELS}:{name}", parallel=parallel, batch_size=16, steps=3, evaluate_every=100
+    )
+    trainer = create_trainer(config)
+    assert trainer.run(Observer(), 3)
+    result = trainer.evaluate()
+    assert result is not None
+    blocks = getattr(trainer.network, "blocks", None)
+    units = [isinstance(each, FSDPModule) for each in blocks] if isinstance(blocks, nn.ModuleList) else []
+    return units, result.loss
+
+
+@pytest.mark.parametrize(("name", "units"), [("blocks", [True, False, True, False, False]), ("numbered", [])])
+def test_fsdp_shards_each_own_block_of_a_users_model(name: str, units: list[bool]) -> None:
+    ((found, loss), _) = run_processes(2, train_in_units, name, "fsdp")
+    assert found == units
+    ((found, expected), _) = run_processes(2, train_in_units, name, "ddp")
+    assert not any(found)
+    assert loss == pytest.approx(expected, rel=1e-4)
 
 
 def test_parameter_without_gradient_under_ddp_is_refused(start: Start) -> None:
