@@ -365,11 +365,16 @@ class Saver:
             self._alarm(f"{self._in_flight} in flight for {seconds:.0f} s", f"step={step}")
 
     def _failed(self, reason: str, step: int | None = None) -> None:
-        """Count and log a failed save or, without a step, a problem before the first one."""
+        """Count and log a failed save or, without a step, a problem before the first one.
+
+        Rank 0 logs it. A rank whose background process is dead logs it too, because rank 0 does not know that reason.
+        """
         self.counts.failed += 1
         facts = [] if step is None else [f"step={step}"]
         facts.append(f"failures={self.counts.failed}")
         age = None if step is None else self.clock() - self._good_at
+        if self._rank and self._process is not None and self._process.is_dead:
+            self._log_line(f"alarm=checkpoint rank={self._rank} {' '.join(facts)} reason={reason}")
         self._alarm(reason, *facts, age=age)
         self._report_save(step or 0, "failed", self._save_blocked)
         self.report(Alarm, alarm="checkpoint", message="a checkpoint failed; the log says why")
@@ -495,7 +500,10 @@ class BackgroundProcess:
             raise SaveFailed(f"the background process is gone (exit code {self._exit_code()})") from error
         except Exception as error:
             self._failed = True
-            raise SaveFailed(f"the background process has no state: {one_line(error)}") from error
+            if self._process is not None:
+                self._process.kill()  # the processes of the other ranks would wait for it, up to LONGEST_SAVE
+            reason = f"the state could not be sent to the background process: {one_line(error)}"
+            raise SaveFailed(reason) from error
 
     def close(self) -> None:
         """Let the process end after its last save."""

@@ -169,6 +169,41 @@ def test_save_that_fails_in_one_process_fails_in_all(tmp_path: Path) -> None:
     assert first[2] == second[2] == []
 
 
+class UnsendableForRankOne(Directory):
+    """A store that the second process cannot send to its background process."""
+
+    def __getstate__(self) -> object:
+        if dist.get_rank() == 1:
+            raise TypeError("cannot pickle this")
+        return super().__getstate__()
+
+
+def fail_to_send(path: Path) -> list[str]:
+    """Save by background processes, which fails, and then by threads."""
+    model, optimizer = create_trained_model(1)
+    lines: list[str] = []
+    meeting = ("127.0.0.1", int(os.environ["MASTER_PORT"]))
+    saver = create_saver(UnsendableForRankOne(path), group(), meeting=meeting, log_line=lines.append)
+    saver.warm(state.gather(model, optimizer))
+    assert saver.finish()
+    saver.save(state.gather(model, optimizer), 1, 16)
+    assert not saver.finish(60)
+    assert not saver.is_busy, "the other process still waits"
+    saver.save(state.gather(model, optimizer), 1, 16)
+    assert saver.finish()
+    saver.close()
+    return lines
+
+
+def test_state_that_one_process_cannot_send_fails_the_save_in_all(tmp_path: Path) -> None:
+    first, second = run_processes(2, fail_to_send, tmp_path)
+    assert [line.partition(" ")[0] for line in first] == ["alarm=checkpoint"] * 2 + ["checkpoint=saved"]
+    assert second == [
+        "alarm=checkpoint rank=1 step=1 failures=1 reason=the state could not be sent to the background process: "
+        "TypeError: cannot pickle this"
+    ]
+
+
 def save_to_own_directories(path: Path) -> tuple[list[str], list[int], list[str]]:
     """Save to a separate directory in each process, as on nodes without a shared disk."""
     write.SEEN_SECONDS = write.POLL_SECONDS = 0.1
