@@ -158,7 +158,7 @@ class Saver:
         if first:
             self._failed(f"no memory for copies: {first}")
         if self._process is not None:
-            self._start(self._start_process, "the background process's start")
+            self._start(self._start_process, "the start of the background process")
 
     def save(
         self,
@@ -196,7 +196,7 @@ class Saver:
         staging = self._stage(state)
         self._save_blocked = 0.0
         self._blocked(self.clock() - began)
-        self._start(lambda: self._work(staging, writer), f"step {step}")
+        self._start(lambda: self._work(staging, writer), f"the save of step {step}")
 
     def staged(self) -> float:
         """Wait until the state may change: before the next optimizer step.
@@ -356,13 +356,13 @@ class Saver:
             self._log(f"checkpoint=kept reason={error}")
 
     def _log_skipped(self, step: int) -> None:
-        """Log that nothing was saved. If the running save takes too long, raise an alarm once."""
+        """Log that nothing was saved. If the work in flight takes too long, raise an alarm once."""
         seconds = self.clock() - self._in_flight_since
         if seconds <= SLOW_SECONDS:
-            self._log(f"checkpoint=skipped step={step} reason=the one before is still being written")
+            self._log(f"checkpoint=skipped step={step} reason={self._in_flight} is not done")
         elif not self._is_slow_logged:
             self._is_slow_logged = True
-            self._alarm(f"{self._in_flight} in flight for {seconds:.0f} s", f"step={step}")
+            self._alarm(f"{self._in_flight} is not done after {seconds:.0f} s", f"step={step}")
 
     def _failed(self, reason: str, step: int | None = None) -> None:
         """Count and log a failed save or, without a step, a problem before the first one.

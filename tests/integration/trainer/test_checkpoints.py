@@ -464,7 +464,7 @@ def test_save_during_another_save_is_skipped_and_counted(tmp_path: Path, group: 
     saver.save(state.gather(model, optimizer), 1, 16)
     saver.save(state.gather(model, optimizer), 2, 32)
     assert saver.counts.skipped == 1
-    assert lines == ["checkpoint=skipped step=2 reason=the one before is still being written"]
+    assert lines == ["checkpoint=skipped step=2 reason=the save of step 1 is not done"]
     assert not saver.finish(timeout=0.1)
     store.open.set()  # type: ignore[attr-defined]
     assert saver.finish()
@@ -473,6 +473,22 @@ def test_save_during_another_save_is_skipped_and_counted(tmp_path: Path, group: 
     assert saver.finish()
     assert saver.counts.saved == 1
     assert records == [("step-000000002", "skipped"), ("step-000000001", "saved")], "one for each save"
+    saver.close()
+
+
+def test_save_during_the_start_of_the_process_is_skipped(
+    store: Directory, group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer = create_trained_model(1)
+    lines: list[str] = []
+    saver = create_saver(store, group, meeting=("127.0.0.1", 1), log_line=lines.append)
+    started = threading.Event()
+    monkeypatch.setattr(saver._process, "start", lambda: started.wait(60))
+    saver.warm(state.gather(model, optimizer))
+    saver.save(state.gather(model, optimizer), 1, 16)
+    assert lines == ["checkpoint=skipped step=1 reason=the start of the background process is not done"]
+    started.set()
+    assert saver.finish()
     saver.close()
 
 
@@ -488,8 +504,8 @@ def test_save_that_hangs_raises_one_alarm(tmp_path: Path, group: dist.ProcessGro
         now[0] = seconds
         saver.save(state.gather(model, optimizer), step, step * 16)
     assert lines == [
-        "checkpoint=skipped step=2 reason=the one before is still being written",
-        "alarm=checkpoint step=3 last_good_step=0 reason=step 1 in flight for 601 s",
+        "checkpoint=skipped step=2 reason=the save of step 1 is not done",
+        "alarm=checkpoint step=3 last_good_step=0 reason=the save of step 1 is not done after 601 s",
     ]
     assert saver.counts.skipped == 3
     assert not saver.finish(timeout=0.1)
@@ -501,7 +517,8 @@ def test_save_that_hangs_raises_one_alarm(tmp_path: Path, group: dist.ProcessGro
     saver.save(state.gather(model, optimizer), 5, 80)
     now[0] = 1600.0
     saver.save(state.gather(model, optimizer), 6, 96)
-    assert lines[-1].endswith("reason=step 5 in flight for 700 s")  # each save that hangs has its own alarm
+    # Each save that hangs has its own alarm.
+    assert lines[-1].endswith("reason=the save of step 5 is not done after 700 s")
     store.open.set()  # type: ignore[attr-defined]
     assert saver.finish()
     saver.close()
