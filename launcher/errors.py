@@ -41,7 +41,7 @@ _CONSEQUENCE: Final = re.compile(
     r"|(?:TCPStore|socket\.cpp|sendBytes|recvValue|c10d)[^\n]*(?:Broken pipe|Connection reset|closed)"
     r"|Failed to recv, got 0 bytes|Connection was likely closed|SignalException|got signal: (?:2|15)\b"
     r"|Rendezvous\w*Error|waiting on exit barrier"
-    r"|process \d+ could not go on; its log says why|the machine where all processes met is gone"
+    r"|process \d+ failed\. See its log|the rendezvous store on rank 0's node is not reachable"
 )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ _FAILURE, _ACKNOWLEDGED = "failure", "failure acknowledged"
 
 def failure_message(rank: int) -> str:
     """Return the error line of a process that ends because process `rank` failed."""
-    return f"process {rank} could not go on; its log says why"
+    return f"process {rank} failed. See its log"
 
 
 class SharedError(TrainerError):
@@ -136,7 +136,8 @@ class FailureBroadcast:
                 if not self._closed.wait(GONE_SECONDS) and self._claim_end():
                     self._leave(
                         Exit.FAILED,
-                        f"error: rank {self._world.rank}: the machine where all processes met is gone, or its torchrun",
+                        f"error: rank {self._world.rank}: the rendezvous store on rank 0's node is not reachable: "
+                        "its node or torchrun agent ended",
                         partial(self._last, Exit.FAILED, None),
                     )
                 return

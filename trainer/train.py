@@ -295,14 +295,15 @@ def explain(
     """Print the cause of an error of torch that followed from another process. Return None if it did not."""
     broadcast.wait_for_end()
     if watch.hung or hang.timed_out(error):
-        log_line(f"error: rank {world.rank}: another process did not come on: {error}", sys.stderr)
+        reason = "a collective timed out: another process made no progress"
+        log_line(f"error: rank {world.rank}: {reason}: {error}", sys.stderr)
         return Exit.HUNG
     if stop.request.urgency:  # and another process ended earlier
         reason = f"stop requested by {stop.request.reason}"
         log_line(f"error: {reason}; without another checkpoint: {error}", sys.stderr)
         return Exit.STOPPED
     if any(text in str(error) for text in PEER_IS_GONE):
-        log_line(f"error: rank {world.rank}: another process is gone; its log says why: {error}", sys.stderr)
+        log_line(f"error: rank {world.rank}: another process ended (see its log): {error}", sys.stderr)
         return Exit.FAILED
     return None
 

@@ -377,7 +377,7 @@ class Saver:
             self._log_line(f"alarm=checkpoint rank={self._rank} {' '.join(facts)} reason={reason}")
         self._alarm(reason, *facts, age=age)
         self._report_save(step or 0, "failed", self._save_blocked)
-        self.report(Alarm, alarm="checkpoint", message="a checkpoint failed; the log says why")
+        self.report(Alarm, alarm="checkpoint", message="a checkpoint failed. See the log")
 
     def _report_save(
         self, step: int, outcome: str, blocked: float, seconds: float | None = None, size: int | None = None

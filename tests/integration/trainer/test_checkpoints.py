@@ -561,7 +561,7 @@ def test_failed_save_raises_an_alarm_and_keeps_the_old_one(tmp_path: Path, group
     step = "step-000000002"
     assert records == [
         (step, "failed"),
-        ("checkpoint", "a checkpoint failed; the log says why"),
+        ("checkpoint", "a checkpoint failed. See the log"),
         (step, "saved"),
     ]
     saver.close()

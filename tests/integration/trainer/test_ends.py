@@ -47,7 +47,7 @@ def test_unreadable_data_on_one_node_end_all_nodes_with_22(
     ]
     ended = [node.end() for node in nodes]
     assert [node.code for node in ended] == [Exit.DATA, Exit.DATA], [node.output for node in ended]
-    assert "error: process 1 could not go on; its log says why" in ended[0].output
+    assert "error: process 1 failed. See its log" in ended[0].output
     assert f"error: data: {tmp_path / 'none'} is not a directory" in ended[1].output
     assert not any("Traceback" in node.output for node in ended)
 
@@ -63,7 +63,7 @@ def test_nodes_with_different_settings_end_with_2_and_name_them(start: Start, op
     )
     assert message in ended[0].output.splitlines()
     assert "the processes differ" not in ended[1].output, "only one process logs it"
-    assert "error: process 0 could not go on; its log says why" in ended[1].output.splitlines()
+    assert "error: process 0 failed. See its log" in ended[1].output.splitlines()
     assert not any("Traceback" in node.output for node in ended)
 
 
@@ -96,7 +96,7 @@ def test_model_place_that_is_a_file_ends_with_2_before_a_step(
     assert (first.code, second.code) == (Exit.CONFIGURATION, Exit.CONFIGURATION), first.output + second.output
     message = f"error: model_uri: cannot save {tmp_path}/file/run/model.pt: Not a directory. Use a place that"
     assert sum(line.startswith(message) for line in first.output.splitlines()) == 1
-    assert "error: process 0 could not go on; its log says why" in second.output.splitlines()
+    assert "error: process 0 failed. See its log" in second.output.splitlines()
     rest = [line for line in second.output.splitlines() if not line.startswith("log: can't write the copy ")]
     assert str(tmp_path) not in "\n".join(rest), "only one process logs it"
     for ended in (first, second):

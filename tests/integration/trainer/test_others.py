@@ -63,7 +63,7 @@ def test_data_error_of_one_process_ends_all_with_22(start: Start, tmp_path: Path
     lines = [line for line in ended.output.splitlines() if line.startswith("error: ")]
     assert lines == [
         "error: data: the disk is gone",
-        "error: process 1 could not go on; its log says why",
+        "error: process 1 failed. See its log",
         "error: training ended with exit code 22 (process 1 with 22, process 0 with 22)",
     ]
     assert last_record(tmp_path / "metrics") == {
@@ -81,7 +81,7 @@ def test_unexpected_error_of_one_process_leaves_its_stack_only(start: Start, tmp
     assert ended.code == Exit.FAILED, ended.output
     assert ended.output.count("Traceback (most recent call last)") == 1
     assert "LookupError: not foreseen" in ended.output
-    assert "error: process 1 could not go on; its log says why" in ended.output
+    assert "error: process 1 failed. See its log" in ended.output
     assert "Connection" not in ended.output
     assert last_record(tmp_path / "metrics") == {
         "kind": "end",
@@ -137,7 +137,7 @@ def test_first_failure_reaches_all_and_is_logged_once_per_node() -> None:
     processes.broadcasts[1].send(Exit.DATA)
     processes.wait(0, 2)
     time.sleep(1.5)
-    line = "error: process 1 could not go on; its log says why"
+    line = "error: process 1 failed. See its log"
     assert processes.ends == [[(Exit.SAVE, line)], [], [(Exit.SAVE, line)]]
     assert processes.records == [[(Exit.SAVE, 1)], [], [(Exit.SAVE, 1)]]
 

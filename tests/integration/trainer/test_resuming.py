@@ -252,4 +252,4 @@ def test_process_that_fails_alone_logs_why_and_the_others_who(start: Start) -> N
     ended = start.gang("--device", "cpu", processes=2, patch=REFUSES).end()
     assert ended.code == Exit.NO_CUDA, ended.output
     assert ended.output.count("error: device: of this process alone") == 1
-    assert "error: process 1 could not go on; its log says why" in ended.output
+    assert "error: process 1 failed. See its log" in ended.output

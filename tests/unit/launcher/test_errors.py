@@ -51,7 +51,7 @@ FINAL = "error: loss: nan at step 9000"
         (f"{HANDLED}\n{STEPS}\n{FINAL}", FINAL),
         (f"{HANDLED}\n{STEPS}", ""),
         (f"{HANDLED}\n{STEPS}\n{CHAINED}", "KeyError: 'b'"),
-        (f"{CHAINED}\nerror: process 3 could not go on; its log says why", "KeyError: 'b'"),
+        (f"{CHAINED}\nerror: process 3 failed. See its log", "KeyError: 'b'"),
         (f"{CHAINED}\nerror: training ended with exit code 1 (process 0 with 1)", "KeyError: 'b'"),
         ("\x1b[1;31mTraceback (most recent call last):\x1b[0m\n  x\n\x1b[31mOops: y\x1b[0m\nbye", "Oops: y"),
         *((f"error: no data\n{AGENT.format(place)}", "error: no data") for place in ("", "/opt/venv/lib/")),
@@ -77,6 +77,8 @@ def test_output_without_an_error_shows_its_last_line() -> None:
         (f"[rank1]: {HANDLED}\n{STEPS}", False),
         (f"{HANDLED}\n{STEPS}\n{CHAINED}", False),
         (f"{CHAINED}\n{STEPS}\n{HANDLED}", True),
+        ("error: process 0 failed. See its log", True),
+        ("error: rank 1: the rendezvous store on rank 0's node is not reachable: its node ended", True),
     ],
 )
 def test_traceback_before_ordinary_output_is_no_consequence(output: str, expected: bool) -> None:

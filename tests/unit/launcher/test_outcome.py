@@ -130,10 +130,10 @@ def test_job_failure_consequence_comes_after_cause() -> None:
 
 
 def test_job_failure_waits_for_cause() -> None:
-    message = "error: process 0 could not go on; its log says why\n"
+    message = "error: process 0 failed. See its log\n"
     running = workers_except("worker-0")
     assert judged(ended("worker-0", 22, at=-1, message=message), *running) is None
-    assert "process 0 could not go on" in reason_to_restart(
+    assert "process 0 failed" in reason_to_restart(
         judged(ended("worker-0", 22, at=-6, message=message), *running)
     )
     cause = ended("master-0", 22, at=-1, message="error: data: x is not a directory\n")

@@ -47,7 +47,7 @@ FOLLOWING = [
     "torch.distributed.elastic.multiprocessing.api.SignalException: Process 77 got signal: 15",
     "torch.distributed.elastic.rendezvous.api.RendezvousClosedError",
     "RuntimeError: [1] is setting up NCCL communicator: TCPStore: Broken pipe",
-    "error: process 3 could not go on; its log says why",
+    "error: process 3 failed. See its log",
 ]
 
 
