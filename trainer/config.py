@@ -18,7 +18,7 @@ from trainer.stores import destination
 from trainer.workloads import DIGITS, MODELS
 
 # Three years. torch adds a timeout to the time since boot, in nanoseconds of 64 bits.
-_MOST_SECONDS = 100_000_000
+_MAX_SECONDS = 100_000_000
 _CHOICES = {
     "device": ("cuda", "cpu"),
     "model": MODELS,
@@ -203,8 +203,8 @@ class Config:
             found.append(f"learning_rate: {self.learning_rate} is not a positive number")
         for name in ("timeout_seconds", "start_timeout_seconds"):
             value = getattr(self, name)
-            if not 0 < value <= _MOST_SECONDS:
-                found.append(f"{name}: {value} is not a number of seconds above 0 and up to {_MOST_SECONDS}")
+            if not 0 < value <= _MAX_SECONDS:
+                found.append(f"{name}: {value} is not a number of seconds above 0 and up to {_MAX_SECONDS}")
         for name, allowed in _CHOICES.items():
             value = getattr(self, name)
             if value is not None and value not in allowed:

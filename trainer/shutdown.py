@@ -111,7 +111,7 @@ class Stop:
         last: Callable[[], object] | None = None,
         leave: Leave = leave,
     ) -> None:
-        self._most, self._phase, self._notice, self._leave = patience, phase, notice, leave
+        self._max_patience, self._phase, self._notice, self._leave = patience, phase, notice, leave
         self._last = last
         self._patience, self._since = min(patience, PROMPT_SECONDS), 0.0
         self._request = StopRequest()
@@ -156,7 +156,7 @@ class Stop:
 
     def set_unsaved_work(self, unsaved: bool) -> None:
         """Set whether the process has work that would be lost now. This changes its deadline after a signal."""
-        self._patience = self._most if unsaved else min(self._most, PROMPT_SECONDS)
+        self._patience = self._max_patience if unsaved else min(self._max_patience, PROMPT_SECONDS)
         self._since = time.monotonic()
         self._send(_WAKE)
 
@@ -167,7 +167,7 @@ class Stop:
         """
         if request.urgency < Urgency.SIGNAL:
             return None
-        end = min(max(request.at, self._since) + self._patience, request.at + self._most)
+        end = min(max(request.at, self._since) + self._patience, request.at + self._max_patience)
         return end - time.monotonic()
 
     def is_noticed(self) -> bool:

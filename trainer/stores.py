@@ -36,7 +36,7 @@ BODY_ATTEMPTS = 2
 # A larger file is sent in parts, each with its own checksum, so many at a time.
 PART_BYTES, PARTS_AT_ONCE = 64 * 2**20, 4
 # docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html: keys of one DeleteObjects
-MOST_KEYS = 1_000
+MAX_KEYS = 1_000
 # docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html; errors of HEAD only have a status
 MISSING = frozenset({"NoSuchKey", "NoSuchUpload", "404"})
 NO_BUCKET = "NoSuchBucket"
@@ -322,8 +322,8 @@ class Bucket:
 
     def delete(self, paths: Iterable[str]) -> None:
         keys = [self._place(path)["Key"] for path in paths]
-        for begin in range(0, len(keys), MOST_KEYS):
-            some = [{"Key": key} for key in keys[begin : begin + MOST_KEYS]]
+        for begin in range(0, len(keys), MAX_KEYS):
+            some = [{"Key": key} for key in keys[begin : begin + MAX_KEYS]]
             with self._errors("delete", ""):
                 reply = self._client.delete_objects(Bucket=self.name, Delete={"Objects": some, "Quiet": True})
             for each in reply.get("Errors", []):

@@ -72,7 +72,7 @@ class Asynchronous:
 
     def __init__(self, work: Work, place: Path, kind: str) -> None:
         self._work = work
-        meeting = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        store_address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
         size = dist.get_world_size()
         trainer: Any = SimpleNamespace(
             config=Config(checkpoint_keep=1),
@@ -84,10 +84,10 @@ class Asynchronous:
             Directory(place),
             new_group(timeout(600)),
             trainer,
-            meeting=meeting if kind == "process" else None,
+            store_address=store_address if kind == "process" else None,
             log_line=lambda line: None,
         )
-        self._saver.warm(gather(work.model, work.optimizer))
+        self._saver.allocate(gather(work.model, work.optimizer))
         self._saver.finish()  # a process that still starts is busy, and the first save would be skipped
         self.found: dict[str, list[float]] = {"blocked": [], "durable": [], "step": []}
         self.save()  # it makes what the others use again

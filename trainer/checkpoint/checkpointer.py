@@ -45,7 +45,7 @@ class Checkpointer:
     def __init__(self, uri: str, trainer: Trainer, goodput: Goodput, log_line: Callable[[str], None]) -> None:
         config, world = trainer.config, trainer.world
         self._trainer, self._goodput, self._every = trainer, goodput, config.checkpoint_every
-        self._log_line, self._warm = log_line, False
+        self._log_line, self._has_allocated = log_line, False
         self._buffers: State = {}
         store = destination(uri)
         group = new_group(LONGEST_SAVE)
@@ -68,8 +68,10 @@ class Checkpointer:
                 place = store.uri(layout.name(found.manifest.step))
                 log_line(f"checkpoint=loaded step={trainer.step} position={trainer.position} place={place}")
         cuda = trainer.device.type == "cuda"
-        meeting = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) if cuda else None
-        self._saver = Saver(store, group, trainer, self._owner, found, meeting=meeting, log_line=log_line)
+        store_address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) if cuda else None
+        self._saver = Saver(
+            store, group, trainer, self._owner, found, store_address=store_address, log_line=log_line
+        )
 
     @property
     def counts(self) -> Counts:
@@ -94,13 +96,13 @@ class Checkpointer:
                 last good checkpoint.
         """
         is_due = self._trainer.step % self._every == 0
-        if self._warm and not is_due:
+        if self._has_allocated and not is_due:
             return 0.0
         self._trainer.wait_for_device()  # the rest of the step is not a stall
         began = time.perf_counter()
-        if not self._warm:
-            self._warm = True
-            self._saver.warm(self._gather())
+        if not self._has_allocated:
+            self._has_allocated = True
+            self._saver.allocate(self._gather())
         if is_due:
             self._trainer.check_weights()
             self._save(began)

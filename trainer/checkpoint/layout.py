@@ -1,6 +1,6 @@
 """The layout of checkpoints in a store, and the rules which of them count. Pure: no torch, no files.
 
-    step-000001200/1f0c9a3e0001-0-0.distcp  data of rank 0 from save 1f0c9a3e0001, in the format of DCP
+    step-000001200/1f0c9a3e0001-0-0.distcp    data of rank 0 from save 1f0c9a3e0001, in the format of DCP
     step-000001200/.metadata                  the metadata of DCP
     step-000001200/manifest.json              written last: without it the checkpoint is incomplete
 

@@ -4,8 +4,8 @@ All processes call them together, and each checks a share of the files. A damage
 can't read, is logged and skipped. A store that fails, another model or other data end the run, because a start from
 step 0 could lose days of work.
 
-DCP stores its table of contents as a pickle, which could call any function. `Reader` only allows the few classes that
-such a table needs. The tensors are read with `torch.load(weights_only=True)`, as in DCP.
+DCP stores its metadata as a pickle, which could call any function. `Reader` only allows the few classes that metadata
+needs. The tensors are read with `torch.load(weights_only=True)`, as in DCP.
 """
 
 from __future__ import annotations
@@ -242,10 +242,16 @@ def _is_io_error(error: StoreError) -> bool:
 
 
 # The classes that torch 2.15 writes for tensors: torch/distributed/checkpoint/metadata.py and filesystem.py
-TABLE = "torch.distributed.checkpoint.metadata"
+METADATA_MODULE = "torch.distributed.checkpoint.metadata"
 ALLOWED = {
-    *((TABLE, name) for name in ("ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta")),
-    *((TABLE, name) for name in ("TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING")),
+    *(
+        (METADATA_MODULE, name)
+        for name in ("ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta")
+    ),
+    *(
+        (METADATA_MODULE, name)
+        for name in ("TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING")
+    ),
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
     ("torch.serialization", "_get_layout"),
     ("torch", "Size"),
@@ -253,13 +259,13 @@ ALLOWED = {
 
 
 class Reader(FileSystemReader):
-    """A FileSystemReader that raises UnpicklingError for a table of contents with other classes than ALLOWED."""
+    """A FileSystemReader that raises UnpicklingError for metadata with other classes than ALLOWED."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:  # noqa: ARG002
         with self.fs.create_stream(self.fs.concat_path(self.path, ".metadata"), "rb") as file:
-            metadata = _Tables(file).load()
+            metadata = _MetadataUnpickler(file).load()
         if not isinstance(metadata, Metadata):
-            raise pickle.UnpicklingError(f"the table of contents is a {type(metadata).__name__}")
+            raise pickle.UnpicklingError(f"the metadata is a {type(metadata).__name__}")
         for name, each in metadata.state_dict_metadata.items():
             if not isinstance(each, TensorStorageMetadata):
                 raise pickle.UnpicklingError(f"{name} is not a tensor")
@@ -269,9 +275,9 @@ class Reader(FileSystemReader):
         return metadata
 
 
-class _Tables(pickle.Unpickler):
+class _MetadataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         found = getattr(torch, name, None) if module == "torch" else None
         if (module, name) in ALLOWED or isinstance(found, torch.dtype):
             return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"a table of contents does not need {module}.{name}")
+        raise pickle.UnpicklingError(f"the metadata contains {module}.{name}; it must contain only tensors")

@@ -1,7 +1,7 @@
 """Save checkpoints while training continues: copy the state, then write the copy in the background.
 
 A failed save never stops training: it is logged and counted, and the next interval saves again. The entry point is
-`Saver`. All processes call its constructor, `warm`, `save` and `finish` together, in the same order.
+`Saver`. All processes call its constructor, `allocate`, `save` and `finish` together, in the same order.
 
 A thread writes on CPUs: it starts without cost, but shares the interpreter's lock with the loop. On GPUs, where the
 loop launches kernels, a separate process writes (docs/decisions/0036-background-process-of-checkpoints.md).
@@ -100,9 +100,9 @@ class Saver:
     """Write checkpoints of one run to one store.
 
     No other thread uses `group`, a gloo group of all processes. `found` is the checkpoint that was loaded. Background
-    processes meet at `meeting`, host and port of the TCPStore of the run. Without it, or if the copies of a node do not
-    fit into /dev/shm, threads write. `is_busy` is True if any process was still writing at the last `save` or `finish`.
-    `report` gets a record of each save.
+    processes join at `store_address`, host and port of the TCPStore of the run. Without it, or if the copies of a node
+    do not fit into /dev/shm, threads write. `is_busy` is True if any process was still writing at the last `save` or
+    `finish`. `report` gets a record of each save.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Saver:
         owner: Owner | None = None,
         found: Found | None = None,
         *,
-        meeting: tuple[str, int] | None = None,
+        store_address: tuple[str, int] | None = None,
         log_line: Callable[[str], None] = print,
     ) -> None:
         self._store, self._group, self._owner, self._log_line = store, group, owner, log_line
@@ -127,12 +127,12 @@ class Saver:
         own_group = dist.new_group(ranks, backend="gloo", timeout=LONGEST_SAVE)
         self._own_group = cast(dist.ProcessGroup, own_group)
         self._process: BackgroundProcess | None = None
-        if meeting is not None:
+        if store_address is not None:
             self._process = BackgroundProcess(
-                *meeting, f"checkpoints-{self._incarnation}", self._rank, self._size
+                *store_address, f"checkpoints-{self._incarnation}", self._rank, self._size
             )
         self._device, self._local_size = trainer.device, trainer.world.local_size
-        self._stager = new_stager(trainer.device, shared=meeting is not None)
+        self._stager = new_stager(trainer.device, shared=store_address is not None)
         self._thread: threading.Thread | None = None
         self._in_flight, self._in_flight_since, self._is_slow_logged = "", 0.0, False
         self.is_busy = False
@@ -144,7 +144,7 @@ class Saver:
         self.report: Report = lambda *_, **__: None
         self.counts = Counts(last_good_step=last_good)
 
-    def warm(self, state: State) -> None:
+    def allocate(self, state: State) -> None:
         """Allocate the memory for copies and start the background process, after the first step.
 
         Otherwise the first save does this, and fresh memory costs more than the copy.
@@ -273,7 +273,7 @@ class Saver:
 
     def _new_writer(self, state: State, step: int, position: int, notes: Mapping[str, Any] | None) -> Writer:
         self._attempts += 1
-        heading = Manifest(
+        manifest = Manifest(
             step=step,
             position=position,
             world_size=self._size,
@@ -284,7 +284,7 @@ class Saver:
         )
         generation = self._owner.generation if self._owner else None
         save_id = f"{self._incarnation}{self._attempts:04x}"
-        return Writer(self._store, heading, save_id, self.scratch, generation)
+        return Writer(self._store, manifest, save_id, self.scratch, generation)
 
     def _stage(self, state: State) -> Future[State]:
         staging: Future[State] = Future()
@@ -309,7 +309,7 @@ class Saver:
         self._thread.start()
 
     def _start_process(self) -> None:
-        assert self._process is not None  # noqa: S101 - only `warm` starts this
+        assert self._process is not None  # noqa: S101 - only `allocate` starts this
         try:
             self._process.start()
         except SaveFailed as error:  # it is dead, and the next save uses threads
@@ -317,7 +317,7 @@ class Saver:
 
     def _work(self, staging: Future[State], writer: Writer) -> None:
         """Write, in the background of all processes. Rank 0 logs the result and deletes surplus checkpoints."""
-        began, step, process = self.clock(), writer.heading.step, self._process
+        began, step, process = self.clock(), writer.manifest.step, self._process
         try:
             failure = staging.exception()
             writer.failure = one_line(failure) if failure else None
@@ -348,7 +348,7 @@ class Saver:
 
     def _delete_surplus(self, writer: Writer) -> None:
         # The next save tries again what fails.
-        step, generation = writer.heading.step, writer.generation
+        step, generation = writer.manifest.step, writer.generation
         try:
             for failed, error in delete_surplus(self._store, step, self._keep, self._damaged, generation):
                 self._log(f"checkpoint=kept step={failed} reason={error}")
@@ -453,11 +453,11 @@ class Idle:
 class BackgroundProcess:
     """A process beside this one that writes checkpoints. It only shares the memory of the staged state.
 
-    It starts once, and ends with its trainer. Those of all ranks meet under `prefix` in the TCPStore of the run.
+    It starts once, and ends with its trainer. Those of all ranks join under `prefix` in the TCPStore of the run.
     """
 
     def __init__(self, host: str, port: int, prefix: str, rank: int, size: int) -> None:
-        self._meeting = (host, port, prefix, rank, size)
+        self._store_address = (host, port, prefix, rank, size)
         self._pool: ProcessPoolExecutor | None = None
         self._process: multiprocessing.process.BaseProcess | None = None
         self._failed = False
@@ -479,7 +479,7 @@ class BackgroundProcess:
         context = torch.multiprocessing.get_context("spawn")
         self._pool = ProcessPoolExecutor(1, context, initializer=_init_process)
         try:
-            pid = self._pool.submit(_join, *self._meeting).result(START_SECONDS)
+            pid = self._pool.submit(_join, *self._store_address).result(START_SECONDS)
         except Exception as error:
             self._failed = True
             late = isinstance(error, TimeoutError)

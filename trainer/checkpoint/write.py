@@ -80,8 +80,8 @@ class Written:
 class Writer(FileSystemWriter):
     """The steps of one save for DCP. The manifest is only written if rank 0 sees all files and still owns the store.
 
-    `heading` is the manifest without its files, `save_id` the prefix of the data files, and `generation` the own claim,
-    which is checked before the manifest is written. Files for a bucket wait in `scratch` until `discard()`.
+    `manifest` is without its files, `save_id` is the prefix of the data files, and `generation` the own claim, which is
+    checked before the manifest is written. Files for a bucket wait in `scratch` until `discard()`.
 
     If `failure` says why this process has no state to write, the save fails in all processes. Rank 0 knows `bytes`, the
     size of the checkpoint, after `finish`.
@@ -94,16 +94,16 @@ class Writer(FileSystemWriter):
     def __init__(
         self,
         store: Store,
-        heading: Manifest,
+        manifest: Manifest,
         save_id: str,
         scratch: Path,
         generation: int | None = None,
     ) -> None:
-        self.folder = layout.name(heading.step)
+        self.folder = layout.name(manifest.step)
         self.is_remote = store.local(self.folder) is None
         # With copy-ahead, torch would use CUDA here, although the data is already in CPU memory.
         super().__init__(store.local(self.folder) or scratch, per_thread_copy_ahead=0)
-        self.store, self.heading, self.generation = store, heading, generation
+        self.store, self.manifest, self.generation = store, manifest, generation
         self.data_prefix = save_id
         self.fs: Hashing = Hashing()
 
@@ -114,7 +114,7 @@ class Writer(FileSystemWriter):
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         # In rank 0, before any process writes: files of a failed save, or a damaged checkpoint.
-        delete_step(self.store, self.heading.step, self.generation)
+        delete_step(self.store, self.manifest.step, self.generation)
         return [
             replace(plan, storage_data=SimpleNamespace(prefix=f"{self.data_prefix}-{rank}-"))
             for rank, plan in enumerate(plans)
@@ -155,7 +155,7 @@ class Writer(FileSystemWriter):
         self._check_owner()
         files = {name: file for each in written for name, file in each.items()}
         files[METADATA] = self.fs.written[f"{METADATA}.tmp"]
-        body = replace(self.heading, files=files).encode()
+        body = replace(self.manifest, files=files).encode()
         self.store.put(f"{self.folder}/{MANIFEST}", body, "application/json")
         self.bytes = len(body) + sum(file.bytes for file in files.values())
 
@@ -168,7 +168,7 @@ class Writer(FileSystemWriter):
         return StorageMeta(save_id=self.save_id)  # without a local path
 
     def _check_owner(self) -> None:
-        _check_claim(self.generation, self.store, "save", self.heading.step)
+        _check_claim(self.generation, self.store, "save", self.manifest.step)
 
     def _check_seen(self, written: list[dict[str, File]]) -> None:
         """Raise StoreError if this process does not see the files of the others."""
@@ -181,7 +181,7 @@ class Writer(FileSystemWriter):
             time.sleep(POLL_SECONDS)
 
     def _unseen(self, written: list[dict[str, File]]) -> str | None:
-        sizes = layout.by_step(self.store.list(f"{self.folder}/")).get(self.heading.step, {})
+        sizes = layout.by_step(self.store.list(f"{self.folder}/")).get(self.manifest.step, {})
         problems = ((rank, layout.torn(files, sizes)) for rank, files in enumerate(written))
         return next((f"process {rank}'s file {problem}" for rank, problem in problems if problem), None)
 

@@ -72,7 +72,7 @@ def test_run_time_counts_each_second_once(tmp_path: Path, monkeypatch: pytest.Mo
     add_delay(monkeypatch, Trainer, "check_weights", CHECKING)
     add_delay(monkeypatch, Trainer, "_train_step", TRAINING)
     add_delay(monkeypatch, Saver, "_stage", COPYING)
-    add_delay(monkeypatch, Saver, "warm", WARMING)
+    add_delay(monkeypatch, Saver, "allocate", WARMING)
     evaluate = Trainer.evaluate
 
     def slow_evaluate(self: Trainer) -> EvaluationResult | None:
@@ -126,7 +126,7 @@ def test_unreported_time_is_carried_without_its_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_delay(monkeypatch, module, "gather", 10 * GATHERING)
-    add_delay(monkeypatch, Saver, "warm", WARMING)
+    add_delay(monkeypatch, Saver, "allocate", WARMING)
     add_delay(monkeypatch, Trainer, "_train_step", TRAINING)
     config = Config(steps=8, log_every=100, evaluate_every=100, checkpoint_every=4, batch_size=16, owner="o")
     trainer, goodput = create_trainer(config), Goodput()

@@ -29,10 +29,10 @@ pytestmark = pytest.mark.trainer
 
 def save_in_turns(folder: str) -> dict[str, Any]:
     """Run turns with and without a save by a background process, as on GPUs; record the step of each save."""
-    meeting = ("127.0.0.1", int(os.environ["MASTER_PORT"]))
+    store_address = ("127.0.0.1", int(os.environ["MASTER_PORT"]))
     saver_class = checkpointer.Saver
     checkpointer.Saver = lambda *words, **more: saver_class(  # type: ignore[assignment,misc]
-        *words, **{**more, "meeting": meeting}
+        *words, **{**more, "store_address": store_address}
     )
     config = Config(data="corpus", batch_size=4, steps=10**6, evaluate_every=10**6, owner="test")
     own = create_trainer(config)

@@ -63,7 +63,7 @@ def test_bucket_of_several_pages_is_listed_and_deleted(
     store: Bucket, proxy: S3Proxy, s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "5")
-    monkeypatch.setattr(module, "MOST_KEYS", 5)
+    monkeypatch.setattr(module, "MAX_KEYS", 5)
     names = [f"{number:05}" for number in range(12)]
     for name in names:
         s3.put_object(Bucket="of-stores", Key=f"{store.prefix}/{name}", Body=b"")

@@ -54,7 +54,7 @@ NOT_WHOLE = r"all 1 in .* are damaged"
 
 
 @pytest.fixture(scope="module")
-def meeting() -> Iterator[dist.TCPStore]:
+def tcp_store() -> Iterator[dist.TCPStore]:
     """The store of a world of one process."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True)
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
@@ -63,7 +63,7 @@ def meeting() -> Iterator[dist.TCPStore]:
 
 
 @pytest.fixture(scope="module")
-def group(meeting: dist.TCPStore) -> dist.ProcessGroup:
+def group(tcp_store: dist.TCPStore) -> dist.ProcessGroup:
     return dist.new_group(backend="gloo")
 
 
@@ -91,13 +91,13 @@ def save_steps(
 
 @pytest.mark.parametrize("background", ["thread", "process"])
 def test_resumed_run_ends_bitwise_as_uninterrupted(
-    store: Directory, group: dist.ProcessGroup, meeting: dist.TCPStore, background: str
+    store: Directory, group: dist.ProcessGroup, tcp_store: dist.TCPStore, background: str
 ) -> None:
     model, optimizer = create_trained_model(5)
     lines: list[str] = []
-    address = ("127.0.0.1", meeting.port) if background == "process" else None
-    saver = create_saver(store, group, meeting=address, log_line=lines.append)
-    saver.warm(state.gather(model, optimizer))
+    address = ("127.0.0.1", tcp_store.port) if background == "process" else None
+    saver = create_saver(store, group, store_address=address, log_line=lines.append)
+    saver.allocate(state.gather(model, optimizer))
     assert saver.finish()
     expected = copy_tensors(model, optimizer)
     saver.save(state.gather(model, optimizer), 5, 80)
@@ -228,7 +228,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "zero length": (lambda at: os.truncate(data_file(at), 0), "has 0 bytes, expected"),
     "flipped": (lambda at: flip(data_file(at), data_file(at).stat().st_size // 2), "has SHA-256"),
     "missing": (lambda at: data_file(at).unlink(), "is missing"),
-    "table flipped": (lambda at: flip(at / ".metadata", 50), ".metadata has SHA-256"),
+    "metadata flipped": (lambda at: flip(at / ".metadata", 50), ".metadata has SHA-256"),
     "manifest empty": (lambda at: os.truncate(at / "manifest.json", 0), "is not JSON"),
     "manifest torn": (lambda at: os.truncate(at / "manifest.json", 200), "is not JSON"),
     "position flipped": (
@@ -357,7 +357,7 @@ def test_load_from_a_linked_step_folder_is_a_mistake(store: Directory, group: di
     assert caught.value.code == Exit.CONFIGURATION
 
 
-def test_table_of_contents_that_runs_code_is_refused(store: Directory, group: dist.ProcessGroup) -> None:
+def test_metadata_that_runs_code_is_refused(store: Directory, group: dist.ProcessGroup) -> None:
     """The manifest's hash does not help: an attacker who can write a file can write both."""
 
     class Evil:
@@ -373,7 +373,7 @@ def test_table_of_contents_that_runs_code_is_refused(store: Directory, group: di
     (folder / "manifest.json").write_bytes(layout.sealed(manifest))
     found = load(store, group, model)
     assert found is not None
-    with pytest.raises(TrainerError, match=r"a table of contents does not need posix\.mkdir") as caught:
+    with pytest.raises(TrainerError, match=r"the metadata contains posix\.mkdir; it must") as caught:
         read(found, model, create_optimizer(model), group)
     assert caught.value.code == Exit.SAVE
     assert not (store.path / "harm").exists()
@@ -428,7 +428,7 @@ def test_step_with_partial_files_is_written_again(store: Directory, group: dist.
     step, model, optimizer = resume(store, group)
     assert step == 3
     assert are_tensors_equal(copy_tensors(model, optimizer), expected)
-    assert len(store.list("step-000000003/")) == 3  # data, table and manifest of the new checkpoint
+    assert len(store.list("step-000000003/")) == 3  # data, metadata and manifest of the new checkpoint
 
 
 class Gate(Directory):
@@ -481,10 +481,10 @@ def test_save_during_the_start_of_the_process_is_skipped(
 ) -> None:
     model, optimizer = create_trained_model(1)
     lines: list[str] = []
-    saver = create_saver(store, group, meeting=("127.0.0.1", 1), log_line=lines.append)
+    saver = create_saver(store, group, store_address=("127.0.0.1", 1), log_line=lines.append)
     started = threading.Event()
     monkeypatch.setattr(saver._process, "start", lambda: started.wait(60))
-    saver.warm(state.gather(model, optimizer))
+    saver.allocate(state.gather(model, optimizer))
     saver.save(state.gather(model, optimizer), 1, 16)
     assert lines == ["checkpoint=skipped step=1 reason=the start of the background process is not done"]
     started.set()
@@ -586,7 +586,7 @@ def test_copy_without_memory_is_a_failed_save(
     saver.close()
 
 
-def test_warm_without_memory_raises_an_alarm(
+def test_allocate_without_memory_raises_an_alarm(
     store: Directory, group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, optimizer = create_trained_model(1)
@@ -595,7 +595,7 @@ def test_warm_without_memory_raises_an_alarm(
 
     with monkeypatch.context() as patched:
         patched.setattr(saver._stager, "stage", no_room)
-        saver.warm(state.gather(model, optimizer))
+        saver.allocate(state.gather(model, optimizer))
     assert saver.counts.failed == 1
     assert lines == [
         "alarm=checkpoint failures=1 last_good_step=none "
@@ -611,13 +611,13 @@ def test_background_process_start_failure_raises_an_alarm(
 ) -> None:
     model, optimizer = create_trained_model(1)
     lines: list[str] = []
-    saver = create_saver(store, group, meeting=("127.0.0.1", 1), log_line=lines.append)
+    saver = create_saver(store, group, store_address=("127.0.0.1", 1), log_line=lines.append)
 
     def fail() -> None:
         raise SaveFailed("no process for you")
 
     monkeypatch.setattr(saver._process, "start", fail)
-    saver.warm(state.gather(model, optimizer))
+    saver.allocate(state.gather(model, optimizer))
     saver.finish()
     assert lines == ["alarm=checkpoint failures=1 last_good_step=none reason=no process for you"]
     saver.close()
@@ -632,7 +632,9 @@ def test_copies_beyond_shared_memory_are_written_by_threads(
     for free, by_process in ((needed, True), (needed - 1, False)):
         monkeypatch.setattr(module, "free_shared_memory", lambda free=free: free)
         lines: list[str] = []
-        saver = create_saver(store, group, meeting=("127.0.0.1", 1), local_size=8, log_line=lines.append)
+        saver = create_saver(
+            store, group, store_address=("127.0.0.1", 1), local_size=8, log_line=lines.append
+        )
         saver._check_shared(tensors)
         assert (saver._process is not None) == saver._stager._config.use_shared_memory == by_process
     saver.save(tensors, 1, 16)
@@ -669,11 +671,11 @@ def test_save_after_a_takeover_ends_the_run(
 
 
 def test_background_process_survives_a_workers_stop_signals(
-    store: Directory, group: dist.ProcessGroup, meeting: dist.TCPStore
+    store: Directory, group: dist.ProcessGroup, tcp_store: dist.TCPStore
 ) -> None:
     model, optimizer = create_trained_model(1)
-    saver = create_saver(store, group, meeting=("127.0.0.1", meeting.port))
-    saver.warm(state.gather(model, optimizer))
+    saver = create_saver(store, group, store_address=("127.0.0.1", tcp_store.port))
+    saver.allocate(state.gather(model, optimizer))
     assert saver.finish()
     assert saver._process is not None
     process = saver._process._process
@@ -688,10 +690,12 @@ def test_background_process_survives_a_workers_stop_signals(
 
 def save_and_report(path: Path, report: Any) -> None:
     """Save once by a background process, send its process id, then wait."""
-    meeting = dist.TCPStore("127.0.0.1", 0, is_master=True)
-    dist.init_process_group("gloo", store=meeting, rank=0, world_size=1)
+    tcp_store = dist.TCPStore("127.0.0.1", 0, is_master=True)
+    dist.init_process_group("gloo", store=tcp_store, rank=0, world_size=1)
     model, optimizer = create_trained_model(1)
-    saver = create_saver(Directory(path), dist.new_group(backend="gloo"), meeting=("127.0.0.1", meeting.port))
+    saver = create_saver(
+        Directory(path), dist.new_group(backend="gloo"), store_address=("127.0.0.1", tcp_store.port)
+    )
     saver.save(state.gather(model, optimizer), 1, 16)
     assert saver.finish()
     assert saver._process is not None
@@ -712,12 +716,12 @@ def test_background_process_ends_with_killed_trainer(tmp_path: Path) -> None:
 
 
 def test_thread_replaces_a_lost_background_process(
-    store: Directory, group: dist.ProcessGroup, meeting: dist.TCPStore
+    store: Directory, group: dist.ProcessGroup, tcp_store: dist.TCPStore
 ) -> None:
     model, optimizer = create_trained_model(1)
     lines: list[str] = []
-    saver = create_saver(store, group, meeting=("127.0.0.1", meeting.port), log_line=lines.append)
-    saver.warm(state.gather(model, optimizer))
+    saver = create_saver(store, group, store_address=("127.0.0.1", tcp_store.port), log_line=lines.append)
+    saver.allocate(state.gather(model, optimizer))
     assert saver.finish()
     assert saver._process is not None
     saver._process._process.kill()
@@ -732,13 +736,13 @@ def test_thread_replaces_a_lost_background_process(
 
 
 def test_background_process_killed_in_a_save_fails_the_save(
-    tmp_path: Path, group: dist.ProcessGroup, meeting: dist.TCPStore
+    tmp_path: Path, group: dist.ProcessGroup, tcp_store: dist.TCPStore
 ) -> None:
     model, optimizer = create_trained_model(1)
     lines: list[str] = []
     store = Directory(tmp_path)
-    saver = create_saver(store, group, meeting=("127.0.0.1", meeting.port), log_line=lines.append)
-    saver.warm(state.gather(model, optimizer))
+    saver = create_saver(store, group, store_address=("127.0.0.1", tcp_store.port), log_line=lines.append)
+    saver.allocate(state.gather(model, optimizer))
     assert saver.finish()
     assert saver._process is not None
     process = saver._process._process

@@ -72,17 +72,17 @@ def test_checkpoint_in_s3_is_saved_manifest_last_and_restored(
 def test_process_killed_in_an_upload_leaves_no_local_files(
     store: Bucket, proxy: S3Proxy, group: dist.ProcessGroup, tmp_path: Path
 ) -> None:
-    meeting = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    tcp_store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     model, optimizer = create_trained_model(1)
     lines: list[str] = []
     saver = create_saver(
         store,
         group,
-        meeting=("127.0.0.1", meeting.port),
+        store_address=("127.0.0.1", tcp_store.port),
         scratch=tmp_path,
         log_line=lines.append,
     )
-    saver.warm(state.gather(model, optimizer))
+    saver.allocate(state.gather(model, optimizer))
     assert saver.finish()
     assert saver._process is not None
     process = saver._process._process

@@ -60,8 +60,8 @@ def save_of_two(path: Path, background: str) -> tuple[int, list[str]]:
     train(wrapped, optimizer, 1, 2)
     port = int(os.environ["MASTER_PORT"])
     lines: list[str] = []
-    meeting = ("127.0.0.1", port) if background == "process" else None
-    saver = create_saver(Directory(path), own_group, meeting=meeting, log_line=lines.append)
+    store_address = ("127.0.0.1", port) if background == "process" else None
+    saver = create_saver(Directory(path), own_group, store_address=store_address, log_line=lines.append)
     saver.save(state.gather(wrapped, optimizer), 2, 32)
     saver.staged()
     train(wrapped, optimizer, 3, 4)
@@ -182,9 +182,11 @@ def fail_to_send(path: Path) -> list[str]:
     """Save by background processes, which fails, and then by threads."""
     model, optimizer = create_trained_model(1)
     lines: list[str] = []
-    meeting = ("127.0.0.1", int(os.environ["MASTER_PORT"]))
-    saver = create_saver(UnsendableForRankOne(path), group(), meeting=meeting, log_line=lines.append)
-    saver.warm(state.gather(model, optimizer))
+    store_address = ("127.0.0.1", int(os.environ["MASTER_PORT"]))
+    saver = create_saver(
+        UnsendableForRankOne(path), group(), store_address=store_address, log_line=lines.append
+    )
+    saver.allocate(state.gather(model, optimizer))
     assert saver.finish()
     saver.save(state.gather(model, optimizer), 1, 16)
     assert not saver.finish(60)

@@ -35,7 +35,7 @@ if "PROMPT_SECONDS" in os.environ:
     from trainer import shutdown
     shutdown.PROMPT_SECONDS = float(os.environ["PROMPT_SECONDS"])
 """
-MOST_SECONDS = 10.0
+MAX_SECONDS = 10.0
 
 
 class SlowRun:
@@ -86,7 +86,7 @@ def stop(node: Node) -> Ended:
     node.process.send_signal(signal.SIGTERM)
     ended = node.end()
     assert ended.code == Exit.STOPPED, ended.output
-    assert time.monotonic() - start_time <= MOST_SECONDS
+    assert time.monotonic() - start_time <= MAX_SECONDS
     assert "Traceback" not in ended.output
     return ended
 

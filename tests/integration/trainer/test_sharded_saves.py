@@ -40,14 +40,14 @@ def save_by_processes(path: Path) -> tuple[list[bool], int, list[str]]:
         os.dup2(errors.fileno(), 2)  # the background processes inherit it
     model = sharded()
     optimizer = create_optimizer(model)
-    meeting = ("127.0.0.1", int(os.environ["MASTER_PORT"]))
-    saver = create_saver(Directory(path), group(), meeting=meeting, log_line=lines.append)
+    store_address = ("127.0.0.1", int(os.environ["MASTER_PORT"]))
+    saver = create_saver(Directory(path), group(), store_address=store_address, log_line=lines.append)
     done = []
     for step in (1, 2):
         train(model, optimizer, step, step)
         tensors = state.gather(model, optimizer)
         if step == 1:
-            saver.warm(tensors)
+            saver.allocate(tensors)
         saver.finish()  # the process has started
         saver.save(tensors, step, 16 * step)
         saver.staged()

@@ -35,7 +35,7 @@ def slowed(model, last):
     return accumulating(model, last)
 trainer.accumulating = slowed
 """
-MOST_SECONDS = 10.0
+MAX_SECONDS = 10.0
 
 
 def test_stop_in_a_slow_step_ends_soon_with_the_step_before(start: Start, tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_stop_in_a_slow_step_ends_soon_with_the_step_before(start: Start, tmp_pa
     ended = node.end()
     seconds = time.monotonic() - start_time
     assert ended.code == Exit.STOPPED, ended.output
-    assert seconds <= MOST_SECONDS
+    assert seconds <= MAX_SECONDS
     assert stopped_at(ended, "SIGTERM") == 1, "the partial step is dropped"
     assert "without another checkpoint" not in ended.output
     resumed = runs.end(processes=1, SLOW_SECONDS="0")

@@ -10,9 +10,11 @@ from trainer.world import check_restarts, will_restart_processes
 pytestmark = pytest.mark.unit
 
 
-@pytest.mark.parametrize(("done", "most", "again"), [("0", "0", False), ("0", "3", True), ("3", "3", False)])
-def test_it_does_while_restarts_are_left(done: str, most: str, again: bool) -> None:
-    said = {"TORCHELASTIC_RESTART_COUNT": done, "TORCHELASTIC_MAX_RESTARTS": most}
+@pytest.mark.parametrize(
+    ("done", "maximum", "again"), [("0", "0", False), ("0", "3", True), ("3", "3", False)]
+)
+def test_it_does_while_restarts_are_left(done: str, maximum: str, again: bool) -> None:
+    said = {"TORCHELASTIC_RESTART_COUNT": done, "TORCHELASTIC_MAX_RESTARTS": maximum}
     assert will_restart_processes(said) == again
 
 

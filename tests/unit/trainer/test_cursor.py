@@ -20,25 +20,25 @@ worlds = st.integers(1, 8)
 seeds = st.integers(0, 2**63 - 1)
 
 
-def seen_by_all(indices: np.ndarray, world: int, most: int) -> list[int]:
+def seen_by_all(indices: np.ndarray, world: int, maximum: int) -> list[int]:
     """What the processes of a world use of a global batch, by way of shares and micro-batches."""
     return [
         index
         for rank in range(world)
-        for part in micro_batches(indices, rank, world, most)
+        for part in micro_batches(indices, rank, world, maximum)
         for index in part.tolist()
     ]
 
 
 @given(counts, batch_sizes, worlds, seeds, st.integers(1, 9), st.integers(0, 3))
 def test_all_processes_together_see_every_sample_exactly_once_per_epoch(
-    count: int, batch_size: int, world: int, seed: int, most: int, epoch: int
+    count: int, batch_size: int, world: int, seed: int, maximum: int, epoch: int
 ) -> None:
     order, position, seen = Cursor(count, seed, batch_size), epoch * count, list[int]()
     for _ in range(order.steps_per_epoch):
         batch = order.batch(position)
         assert batch.epoch == epoch + 1
-        seen += seen_by_all(batch.indices, world, most)
+        seen += seen_by_all(batch.indices, world, maximum)
         position = batch.end
     assert sorted(seen) == list(range(count))
     assert position == (epoch + 1) * count
@@ -90,16 +90,16 @@ def test_the_shares_of_a_step_differ_by_one_at_most(
 
 @given(st.integers(0, 100), worlds, st.integers(1, 20))
 def test_micro_batches_are_as_few_and_as_equal_as_can_be_and_as_many_everywhere(
-    count: int, world: int, most: int
+    count: int, world: int, maximum: int
 ) -> None:
-    parts = [micro_batches(np.arange(count), rank, world, most) for rank in range(world)]
+    parts = [micro_batches(np.arange(count), rank, world, maximum) for rank in range(world)]
     largest = -(-count // world)
     for rank, own in enumerate(parts):
         assert np.concatenate(own).tolist() == list(range(count))[rank::world]
         sizes = [len(part) for part in own]
-        assert max(sizes) <= most
+        assert max(sizes) <= maximum
         assert max(sizes) - min(sizes) <= 1
-        assert len(own) == max(1, -(-largest // most))
+        assert len(own) == max(1, -(-largest // maximum))
 
 
 def test_an_epochs_order_is_made_once_and_not_in_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
