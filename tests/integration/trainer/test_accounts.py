@@ -177,7 +177,7 @@ def test_clock_that_is_set_back_makes_no_duration_negative(
     assert not any("=-" in line for line in lines), lines
 
 
-def test_record_during_a_step_has_step_and_position_of_one_moment() -> None:
+def test_record_during_step_has_one_step_and_position() -> None:
     """A record of a save comes from another thread, here at each line of a step."""
     trainer, sink = create_trainer(Config(steps=3, evaluate_every=9, batch_size=16)), RecordingSink()
     reporter = Reporter(trainer, Metrics([sink]), Goodput(), None)

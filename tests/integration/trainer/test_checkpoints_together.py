@@ -197,7 +197,7 @@ def fail_to_send(path: Path) -> list[str]:
     return lines
 
 
-def test_state_that_one_process_cannot_send_fails_the_save_in_all(tmp_path: Path) -> None:
+def test_save_with_unsendable_state_in_one_rank_fails_in_all(tmp_path: Path) -> None:
     first, second = run_processes(2, fail_to_send, tmp_path)
     assert [line.partition(" ")[0] for line in first] == ["alarm=checkpoint"] * 2 + ["checkpoint=saved"]
     assert second == [

@@ -12,7 +12,7 @@ import pytest
 from torch.distributed.flight_recorder.components.loader import read_dump
 
 from tests.integration.trainer.conftest import Node, Start
-from tests.integration.trainer.test_others import last_record
+from tests.integration.trainer.test_failure_broadcast import last_record
 from tests.integration.trainer.test_stopping import wait_for
 from trainer.contract import Exit
 

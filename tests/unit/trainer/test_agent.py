@@ -25,7 +25,7 @@ def test_without_an_agent_nobody_does() -> None:
 SHARED = {"TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_USE_AGENT_STORE": "True"}
 
 
-def test_machines_that_share_a_store_between_attempts_cannot_be_restarted() -> None:
+def test_restarts_with_one_store_on_several_nodes_are_refused() -> None:
     with pytest.raises(TrainerError) as refused:
         check_restarts(2, SHARED)
     assert refused.value.code == Exit.CONFIGURATION
@@ -45,7 +45,5 @@ def test_machines_that_share_a_store_between_attempts_cannot_be_restarted() -> N
         (2, {}),
     ],
 )
-def test_machines_with_a_store_for_each_attempt_or_with_one_attempt_can(
-    nodes: int, environ: dict[str, str]
-) -> None:
+def test_restarts_with_one_store_per_attempt_are_allowed(nodes: int, environ: dict[str, str]) -> None:
     check_restarts(nodes, environ)

@@ -39,7 +39,7 @@ def test_options_are_the_shared_ones() -> None:
 
 
 @pytest.mark.parametrize("image", ["trainer", "launcher"])
-def test_images_run_as_the_shared_user_from_a_pinned_base_with_checked_packages(image: str) -> None:
+def test_image_has_shared_user_pinned_base_and_checked_packages(image: str) -> None:
     text = (ROOT / image / "Dockerfile").read_text()
     user = names.POD_USER
     assert f"\nUSER {user}:{user}\n" in text

@@ -31,7 +31,7 @@ def seen_by_all(indices: np.ndarray, world: int, maximum: int) -> list[int]:
 
 
 @given(counts, batch_sizes, worlds, seeds, st.integers(1, 9), st.integers(0, 3))
-def test_all_processes_together_see_every_sample_exactly_once_per_epoch(
+def test_cursor_reads_each_sample_once_per_epoch(
     count: int, batch_size: int, world: int, seed: int, maximum: int, epoch: int
 ) -> None:
     order, position, seen = Cursor(count, seed, batch_size), epoch * count, list[int]()
@@ -89,9 +89,7 @@ def test_the_shares_of_a_step_differ_by_one_at_most(
 
 
 @given(st.integers(0, 100), worlds, st.integers(1, 20))
-def test_micro_batches_are_as_few_and_as_equal_as_can_be_and_as_many_everywhere(
-    count: int, world: int, maximum: int
-) -> None:
+def test_micro_batches_are_few_equal_and_as_many_in_all_ranks(count: int, world: int, maximum: int) -> None:
     parts = [micro_batches(np.arange(count), rank, world, maximum) for rank in range(world)]
     largest = -(-count // world)
     for rank, own in enumerate(parts):

@@ -84,7 +84,7 @@ def test_what_has_no_number_is_no_event(tmp_path: Path) -> None:
     assert len(written(tmp_path, START, ALARM, STOP, END, failed)) == 1
 
 
-def test_a_training_that_goes_on_takes_back_what_comes_after_its_step(tmp_path: Path) -> None:
+def test_resumed_run_purges_events_after_its_step(tmp_path: Path) -> None:
     EventFile(tmp_path, "r1").write(START)
     file = EventFile(tmp_path, "r1")
     file.write(replace(START, step=600))
@@ -112,7 +112,7 @@ def test_events_are_on_the_disk_after_a_while_and_not_each_time(tmp_path: Path) 
 
 
 @pytest.mark.long
-def test_a_full_disk_costs_one_file_and_the_next_record_begins_another(tmp_path: Path) -> None:
+def test_full_disk_loses_one_event_file_only(tmp_path: Path) -> None:
     program = f"""
 import errno, resource, signal, sys
 sys.modules["torch"] = None  # tensorboardX would wait for it

@@ -20,7 +20,7 @@ def lines(*attempts: list[Record]) -> list[str]:
     return [to_line(record) for each in attempts for record in each]
 
 
-def test_a_run_without_restart_is_one_training_and_all_of_it_counts() -> None:
+def test_history_without_restart_counts_all_steps() -> None:
     history = read_history([*lines(training(0, 50)), to_line(EVALUATION)], "r1.jsonl")
     (only,) = history.attempts
     assert history.run == "r1"
@@ -36,12 +36,12 @@ def test_what_came_after_the_checkpoint_is_lost() -> None:
     assert all(second.is_kept(step) for step in second.steps)
 
 
-def test_a_training_that_went_on_where_the_last_ended_loses_nothing() -> None:
+def test_history_resumed_at_the_last_step_loses_nothing() -> None:
     first, _ = read_history(lines(training(0, 50), training(50, 60, 1)), "x").attempts
     assert first.lost_after is None
 
 
-def test_an_older_checkpoint_takes_back_the_work_of_both_before_it() -> None:
+def test_history_resumed_from_older_checkpoint_loses_both() -> None:
     first, second, _ = read_history(
         lines(training(0, 50), training(40, 60, 1), training(20, 90, 2)), "x"
     ).attempts

@@ -108,7 +108,7 @@ def test_the_default_target_is_the_one_for_gpus() -> None:
 
 
 @pytest.mark.parametrize("target", ["cpu", *GPU_TARGETS])
-def test_each_target_ends_as_the_pods_user_and_trains_without_an_argument(target: str) -> None:
+def test_each_target_has_the_pods_user_and_trains_by_default(target: str) -> None:
     text = DOCKERFILE.read_text()
     (stage,) = (stage for stage in stages(text) if stage[0][1].endswith(f" AS {target}"))
     assert stage[-1] == ("USER", f"{USER}:{USER}")
@@ -140,7 +140,7 @@ def test_each_target_has_its_lock(target: str, lock: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["cpu", *GPU_TARGETS])
-def test_the_trainer_is_found_from_any_directory_and_no_workspace_hides_it(target: str) -> None:
+def test_image_finds_trainer_from_any_directory(target: str) -> None:
     image = parse(DOCKERFILE.read_text(), target)
     assert image.environment["PYTHONPATH"] == image.workdir
     assert not f"{image.workdir}/".startswith(f"{WORKING_DIRECTORY}/")

@@ -177,7 +177,7 @@ def test_another_key_on_the_mirror_opens_nothing(place: Place, signer: str) -> N
     assert not place.installed
 
 
-def test_a_mirror_without_the_key_or_the_installer_fails_the_build(place: Place, signer: str) -> None:
+def test_install_efa_from_incomplete_mirror_fails(place: Place, signer: str) -> None:
     assert place.run("0" * 40).returncode != 0
     (place.mirror / f"aws-efa-installer-{VERSION}.tar.gz").unlink()
     done = place.run(signer)

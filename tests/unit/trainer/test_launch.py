@@ -139,7 +139,7 @@ def test_the_pod_ends_with_the_code_that_says_most(codes: list[int], expected: i
     assert pod_exit_code(codes) == expected
 
 
-def test_a_wrong_setting_ends_the_entry_point_before_anything_starts(
+def test_entrypoint_with_wrong_setting_starts_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["--epochs", "none"]) == Exit.CONFIGURATION

@@ -40,7 +40,7 @@ def test_the_rate_rises_over_the_warm_up_first() -> None:
     assert rates == pytest.approx([0.125, 0.25, 0.375, 0.5, 0.5, 0.375, 0.25, 0.125])
 
 
-def test_a_training_of_nothing_but_warm_up_has_a_rate_for_each_step() -> None:
+def test_learning_rate_of_warmup_only_run_is_defined() -> None:
     assert [learning_rate(step, 2, recipe(warmup=2)) for step in range(3)] == pytest.approx([0.25, 0.5, 0.0])
 
 

@@ -67,7 +67,7 @@ def test_an_empty_place_is_claimed_at_once(store: Directory, clock: Clock) -> No
     assert newest_generation(store) == own.generation
 
 
-def test_the_second_job_is_refused_in_one_line_that_names_the_first(store: Directory, clock: Clock) -> None:
+def test_claim_of_second_job_is_refused_and_names_the_first(store: Directory, clock: Clock) -> None:
     first = elsewhere(store, clock)
     first.claim()
     clock.meanwhile = lambda now: first.renew() if now >= 1010 else None
@@ -83,7 +83,7 @@ def test_the_second_job_is_refused_in_one_line_that_names_the_first(store: Direc
     assert newest_generation(store) == first.generation
 
 
-def test_an_owner_that_does_not_renew_through_the_watch_is_followed(store: Directory, clock: Clock) -> None:
+def test_claim_of_abandoned_place_is_taken_over(store: Directory, clock: Clock) -> None:
     first = elsewhere(store, clock)
     first.claim()
     own = mine(store, clock)
@@ -100,9 +100,7 @@ def test_an_owner_that_does_not_renew_through_the_watch_is_followed(store: Direc
     assert newest_generation(store) == own.generation  # the one that lost wrote nothing
 
 
-def test_a_restart_of_the_same_run_on_another_machine_goes_on_when_the_old_one_is_silent(
-    store: Directory, clock: Clock
-) -> None:
+def test_claim_same_run_silent_owner_is_taken_over(store: Directory, clock: Clock) -> None:
     before = elsewhere(store, clock, run="mine")
     before.claim()
     own = mine(store, clock)
@@ -149,7 +147,7 @@ def test_claim_beside_a_live_run_is_refused(store: Directory, clock: Clock, wher
     assert newest_generation(store) == first.generation
 
 
-def test_the_same_run_s_place_is_taken_when_it_is_released_meanwhile(store: Directory, clock: Clock) -> None:
+def test_claim_same_run_released_meanwhile_is_taken_at_once(store: Directory, clock: Clock) -> None:
     first = elsewhere(store, clock, run="mine")
     first.claim()
     clock.meanwhile = lambda now: first.release() if now >= 1004 else None
@@ -197,7 +195,7 @@ def test_what_cannot_be_seen_from_here_is_not_known_to_be_dead() -> None:
         assert not replace(zombie, **other).is_dead()
 
 
-def test_without_proc_as_on_macos_a_place_is_claimed_renewed_and_released(
+def test_owner_without_proc_claims_renews_and_releases(
     store: Directory, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "PROC", tmp_path / "no-proc")
@@ -216,7 +214,7 @@ def test_without_proc_as_on_macos_a_place_is_claimed_renewed_and_released(
     assert (own.generation, clock.now) == (2, 1000.0)
 
 
-def test_without_proc_a_place_that_nobody_renews_is_taken_after_the_watch(
+def test_claim_without_proc_of_abandoned_place_is_taken_over(
     store: Directory, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "PROC", tmp_path / "no-proc")

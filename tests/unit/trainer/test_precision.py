@@ -60,7 +60,7 @@ BUILT = ["sm_75", "sm_80", "sm_86", "sm_90a", "sm_100", "sm_120", "compute_120"]
 @pytest.mark.parametrize(
     "capability", [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0), (12, 1), (13, 0)]
 )
-def test_a_build_runs_on_its_own_generation_and_by_its_portable_code_on_later_ones(
+def test_check_build_accepts_same_generation_and_portable_code(
     capability: tuple[int, int],
 ) -> None:
     check_build("some GPU", capability, BUILT)

@@ -113,7 +113,7 @@ def test_a_file_that_ends_well_gets_no_empty_line(tmp_path: Path) -> None:
     assert "\n\n" not in (tmp_path / "r1.jsonl").read_text()
 
 
-def test_a_full_disk_leaves_whole_lines_and_the_next_record_is_written(tmp_path: Path) -> None:
+def test_full_disk_leaves_whole_record_lines(tmp_path: Path) -> None:
     """The limit on a file's size stands in for the disk: the kernel takes a part of the line, then refuses."""
     line = to_line(STEP)
     program = f"""

@@ -34,16 +34,14 @@ def test_revision_of_the_image_has_precedence(checkout: Path) -> None:
     assert revision({"TRAINYARD_REVISION": "0123abc"}, checkout) == "0123abc"
 
 
-def test_a_checkout_says_its_whole_hash_and_whether_it_was_changed(checkout: Path) -> None:
+def test_revision_of_checkout_is_full_hash_and_dirty_flag(checkout: Path) -> None:
     head = git(checkout, "rev-parse", "HEAD")
     assert revision({"TRAINYARD_REVISION": ""}, checkout) == head
     (checkout / "file").write_text("two")
     assert revision({}, checkout) == f"{head}-dirty"
 
 
-def test_nobody_knows_it_of_a_directory_also_inside_of_another_repository(
-    checkout: Path, tmp_path: Path
-) -> None:
+def test_revision_of_directory_in_another_repository_is_unknown(checkout: Path, tmp_path: Path) -> None:
     (checkout / "site-packages").mkdir()
     assert revision({}, checkout / "site-packages") is None
     assert revision({}, tmp_path) is None

@@ -50,7 +50,7 @@ def loaded(file: Path) -> dict[str, Tensor]:
     return found
 
 
-def test_a_model_comes_back_bit_by_bit_with_its_metadata_and_the_pointer_and_nothing_else(
+def test_saved_model_loads_bitwise_with_metadata_and_pointer(
     tmp_path: Path,
 ) -> None:
     uri, scratch = f"file://{tmp_path}/models", tmp_path / "scratch"
@@ -72,7 +72,7 @@ def test_a_model_comes_back_bit_by_bit_with_its_metadata_and_the_pointer_and_not
     assert (place / pointer["model"]["path"]).read_bytes() == body
 
 
-def test_a_second_save_replaces_the_first_and_the_pointer_goes_with_the_last(tmp_path: Path) -> None:
+def test_second_save_replaces_model_and_pointer(tmp_path: Path) -> None:
     for run, seed in (("r1", 0), ("r1", 1), ("r2", 2)):
         save(str(tmp_path), run, weights(seed), METADATA)
     assert torch.equal(loaded(tmp_path / "r1" / "model.pt")["first.weight"], weights(1)["first.weight"])
@@ -97,7 +97,7 @@ def test_the_pointer_is_written_after_the_model_and_its_metadata(
 
 
 @pytest.mark.parametrize("fails", ["r2/model.pt", "r2/metadata.json", "latest.json"])
-def test_a_save_that_fails_leaves_the_pointer_with_the_model_before(
+def test_failed_save_keeps_the_earlier_model_and_pointer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     save(str(tmp_path), "r1", weights(), METADATA)
@@ -117,7 +117,7 @@ def test_a_save_that_fails_leaves_the_pointer_with_the_model_before(
     assert hashlib.sha256((tmp_path / "r1" / "model.pt").read_bytes()).hexdigest() == model["sha256"]
 
 
-def test_a_place_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+def test_save_to_unwritable_place_names_it_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(TrainerError, match=f"cannot save {tmp_path}/file/r1/model.pt: ") as caught:
         save(str(tmp_path / "file"), "r1", weights(), METADATA)

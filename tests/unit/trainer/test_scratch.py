@@ -39,7 +39,7 @@ def maker(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     process.wait()
 
 
-def test_of_directories_only_those_of_this_machine_s_dead_processes_are_left_behind() -> None:
+def test_leftovers_are_those_of_dead_processes_of_this_node() -> None:
     alive = {7: "100", 8: "200", 9: "301"}
     own, neighbour = name("save", HERE), name("restore", replace(HERE, pid=8, started="200"))
     dead, reused = (name("model", replace(HERE, pid=6)), name("save", replace(HERE, pid=9, started="300")))
@@ -56,7 +56,7 @@ def test_without_host_identity_nothing_counts_as_abandoned() -> None:
     assert find_abandoned([name("save", unknown)], unknown, {}.get) == []
 
 
-def test_what_a_killed_process_left_is_removed_and_what_a_live_one_has_is_not(
+def test_clear_removes_leftovers_of_killed_processes_only(
     maker: tuple[subprocess.Popen[str], str], tmp_path: Path
 ) -> None:
     process, left = maker
@@ -70,7 +70,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_live_one_has_is_not(
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([own.name, "somebody's"])
 
 
-def test_a_process_without_a_start_that_can_be_read_loses_nothing(
+def test_clear_keeps_files_of_process_with_unknown_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = folder(tmp_path, "model")

@@ -18,7 +18,7 @@ def _torch() -> None:
     from trainer.checkpoint import save
 
 
-def test_every_process_of_a_node_needs_whole_pages_for_every_storage() -> None:
+def test_needed_shared_memory_counts_whole_pages_per_process() -> None:
     tensors = {str(size): torch.zeros(size, dtype=torch.uint8) for size in (1, 4096, 4097)}
     state = {**tensors, "view": tensors["4097"][1:]}
     assert save.needed_shared_memory({}, 8) == 0

@@ -91,7 +91,7 @@ def test_goodput_is_useful_time_over_all_time() -> None:
     assert goodput.share() == 0.75
 
 
-def test_work_after_the_last_checkpoint_is_lost_and_the_pause_counts() -> None:
+def test_goodput_excludes_lost_work_and_pauses() -> None:
     clocks = Clocks()
     first = clocks.goodput()
     clocks.passes(100)
@@ -114,7 +114,7 @@ def steps(clocks: Clocks, goodput: Goodput, count: int, seconds: float = 1.0) ->
         goodput.step()
 
 
-def test_a_checkpoint_between_two_lines_carries_the_steps_since_the_last_one() -> None:
+def test_checkpoint_between_log_lines_carries_all_steps() -> None:
     clocks = Clocks()
     goodput = clocks.goodput()
     steps(clocks, goodput, 1, 30.0)  # compiles
@@ -134,7 +134,7 @@ def test_a_checkpoint_between_two_lines_carries_the_steps_since_the_last_one() -
     assert goodput.carried().useful_seconds == pytest.approx(21.5 + 2.0)  # no more than has passed
 
 
-def test_a_run_that_goes_on_begins_with_what_was_saved_up_to_the_very_step() -> None:
+def test_resumed_goodput_begins_with_the_saved_time() -> None:
     clocks = Clocks()
     first = clocks.goodput()
     steps(clocks, first, 6)
@@ -155,7 +155,7 @@ def test_loading_a_checkpoint_forgets_what_was_learned_before() -> None:
     assert goodput.carried().useful_seconds == 5
 
 
-def test_a_clock_that_was_set_back_loses_no_time_that_was_counted() -> None:
+def test_goodput_with_clock_set_back_keeps_counted_time() -> None:
     clocks = Clocks(wall=500.0)
     goodput = clocks.goodput(Carried(useful_seconds=90, total_seconds=100, began_at=1000.0))
     clocks.passes(100)

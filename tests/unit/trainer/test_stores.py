@@ -41,7 +41,7 @@ def test_files_are_sent_and_fetched(store: Directory, tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == body
 
 
-def test_of_many_that_put_at_once_one_is_first_and_its_content_stays(store: Directory) -> None:
+def test_put_if_absent_of_many_threads_succeeds_once(store: Directory) -> None:
     won: list[int] = []
     barrier = threading.Barrier(8)
 
@@ -75,7 +75,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     assert store.list() == {"a": 3}
 
 
-def test_a_file_gets_its_name_after_its_content_is_on_the_disk_and_then_the_name_is(
+def test_write_syncs_content_before_and_name_after_rename(
     store: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
@@ -92,7 +92,7 @@ def test_a_file_gets_its_name_after_its_content_is_on_the_disk_and_then_the_name
     assert done == ["f", "name", "d"]
 
 
-def test_deleting_takes_the_folder_along_and_what_is_not_there_is_no_failure(store: Directory) -> None:
+def test_delete_removes_empty_folder_and_ignores_missing_files(store: Directory) -> None:
     store.put("step-1/a", b"x")
     store.put("step-1/b", b"x")
     store.delete(["step-1/a", "step-1/none", "nowhere/at/all"])
@@ -197,7 +197,7 @@ def test_a_place_is_probed_by_writing_and_nothing_is_left(
     assert everything(tmp_path) == before
 
 
-def test_a_probe_where_nothing_can_be_written_names_the_file_and_the_reason(
+def test_probe_of_unwritable_place_names_file_and_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("in the way")
@@ -216,7 +216,7 @@ def test_a_probe_where_nothing_can_be_written_names_the_file_and_the_reason(
 @pytest.mark.skipif(
     not Path("/proc/self").exists(), reason="a file system that takes nothing, from root neither"
 )
-def test_a_file_system_that_takes_nothing_is_found_out_by_root_too() -> None:
+def test_probe_of_unwritable_file_system_fails_for_root() -> None:
     with pytest.raises(StoreError, match=r"^cannot save /proc/models/r1/model.pt: "):
         Directory(Path("/proc/models")).probe("r1/model.pt")
 
