@@ -38,7 +38,7 @@ def test_the_page_has_the_defaults() -> None:
 
 
 def test_the_page_has_every_exit_code() -> None:
-    assert [int(row[0]) for row in rows("How it ends")] == [int(code) for code in Exit]
+    assert [int(row[0]) for row in rows("Exit codes")] == [int(code) for code in Exit]
 
 
 @pytest.mark.long
