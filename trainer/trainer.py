@@ -325,14 +325,19 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         self._restore_buffers(buffers)
 
-    def _copy_buffers(self) -> list[Tensor]:
-        """Copy what forward passes may change, such as the statistics of BatchNorm."""
-        return [each.clone() for each in self.model.buffers()]
+    def _copy_buffers(self) -> list[tuple[nn.Module, str, Tensor, Tensor]]:
+        """Copy the buffers, such as the statistics of BatchNorm: module, name, tensor and copy of each."""
+        return [
+            (module, name, each, each.clone())
+            for module in self.model.modules()
+            for name, each in module.named_buffers(recurse=False)
+        ]
 
     @torch.no_grad()
-    def _restore_buffers(self, copies: list[Tensor]) -> None:
-        for each, before in zip(self.model.buffers(), copies, strict=True):
-            each.copy_(before)
+    def _restore_buffers(self, copies: list[tuple[nn.Module, str, Tensor, Tensor]]) -> None:
+        """Undo what forward passes did to the buffers, which they change in place or replace."""
+        for module, name, each, before in copies:
+            setattr(module, name, each.copy_(before))
 
     def _check_gradients(self) -> None:
         """Check after a backward pass of DDP that each parameter has a gradient.

@@ -103,3 +103,22 @@ def norm(_data: str) -> CustomWorkload:
     return create_workload(
         "norm", lambda: nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Linear(16, 2))
     )
+
+
+class Average(nn.Module):
+    """A layer that replaces its buffer, the moving average of its inputs, in each forward pass."""
+
+    average: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("average", torch.zeros(width))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training and len(inputs):
+            self.average = 0.9 * self.average + 0.1 * inputs.detach().mean(0)
+        return inputs - self.average
+
+
+def average(_data: str) -> CustomWorkload:
+    return create_workload("average", lambda: nn.Sequential(nn.Linear(4, 16), Average(16), nn.Linear(16, 2)))

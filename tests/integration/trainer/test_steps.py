@@ -106,7 +106,9 @@ def stop_between_micro_batches(parallel: str, workload: str | None) -> None:
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-@pytest.mark.parametrize("workload", [None, "tests.integration.trainer.own_models:norm"])
+@pytest.mark.parametrize(
+    "workload", [None, *(f"tests.integration.trainer.own_models:{name}" for name in ("norm", "average"))]
+)
 def test_stop_between_micro_batches_keeps_the_last_step(parallel: str, workload: str | None) -> None:
     """A step of many micro-batches may be longer than the time to stop, and a forward pass may change buffers."""
     run_processes(2, stop_between_micro_batches, parallel, workload)
