@@ -242,16 +242,10 @@ def _is_io_error(error: StoreError) -> bool:
 
 
 # The classes that torch 2.15 writes for tensors: torch/distributed/checkpoint/metadata.py and filesystem.py
-METADATA_MODULE = "torch.distributed.checkpoint.metadata"
+MODULE = "torch.distributed.checkpoint.metadata"
 ALLOWED = {
-    *(
-        (METADATA_MODULE, name)
-        for name in ("ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta")
-    ),
-    *(
-        (METADATA_MODULE, name)
-        for name in ("TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING")
-    ),
+    *((MODULE, name) for name in ("ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta")),
+    *((MODULE, name) for name in ("TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING")),
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
     ("torch.serialization", "_get_layout"),
     ("torch", "Size"),
