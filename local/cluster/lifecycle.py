@@ -11,10 +11,12 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from local.cluster import namespaces
 from local.cluster.control import ControlError, JsonObject, request
@@ -119,16 +121,46 @@ def reset(home: Home, say: Say) -> None:
     """End the local cloud and delete all of its state, except the built tools.
 
     Raises:
-        CloudError: The directory is not a local cloud's.
+        CloudError: The directory is not a local cloud's, or can't be deleted.
     """
     if home.root.exists() and any(home.root.iterdir()) and not home.marker.exists():
         raise CloudError(
             f"{home.root} is not deleted: it holds no {home.marker.name}, so it is no local cloud's"
         )
     down(home, say)
-    for directory in (home.control_socket.parent, home.root):
-        shutil.rmtree(directory, ignore_errors=True)
+    try:
+        _delete(home)
+    except OSError as error:
+        place = error.filename or home.root
+        raise CloudError(f"{home.root}: could not be deleted: {place}: {error.strerror or error}") from error
     say(f"local cloud: {home.root} deleted")
+
+
+def _delete(home: Home) -> None:
+    """Delete all files of a home. The marker is last, so that `up` and `reset` accept a half deleted home.
+
+    Raises:
+        OSError: Something can't be deleted.
+    """
+    inside = home.root.iterdir() if home.root.exists() else ()
+    for path in (home.control_socket.parent, *(each for each in inside if each != home.marker)):
+        if path.is_dir() and not path.is_symlink():
+            _open_directories(path)
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    home.marker.unlink(missing_ok=True)
+    # It may be a mount point or a link. `up` accepts it when it is empty.
+    with contextlib.suppress(OSError):
+        home.root.rmdir()
+
+
+def _open_directories(root: Path) -> None:
+    """Allow the owner to delete everything. overlayfs leaves a directory with mode 000 in each layer's `work`."""
+    for place, names, _ in os.walk(root):
+        for path in (Path(place, name) for name in names):
+            if not path.is_symlink() and path.stat().st_mode & stat.S_IRWXU != stat.S_IRWXU:
+                path.chmod(stat.S_IRWXU)
 
 
 def status(home: Home) -> JsonObject | None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import Mock
 
 import pytest
 
@@ -149,6 +153,60 @@ def test_reset_deletes_a_home_and_nothing_else(home: Home, tmp_path: Path) -> No
     with pytest.raises(CloudError, match="is not deleted"):
         lifecycle.reset(foreign, lambda _: None)
     assert (foreign.root / "thesis").exists()
+
+
+@pytest.fixture
+def ordinary_user() -> Iterator[Path]:
+    """Run the test as a user other than root. It has a directory of its own."""
+    before = os.geteuid()
+    os.seteuid(before or 65534)
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            yield Path(directory)
+    finally:
+        os.seteuid(before)
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o500, 0o700])
+def test_reset_deletes_directories_without_permissions(ordinary_user: Path, mode: int) -> None:
+    home = Home(ordinary_user / "home")
+    home.make()
+    layer = home.pods / "c" / "uid" / "layer" / "0" / "work" / "work" / "incompat"
+    (layer / "volatile" / "file").mkdir(parents=True)
+    (layer / "volatile").chmod(mode)
+    lifecycle.reset(home, lambda _: None)
+    assert not home.root.exists()
+
+
+def test_reset_that_fails_names_the_path_and_can_be_repeated(
+    ordinary_user: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Home(ordinary_user / "home")
+    home.make()
+    said: list[str] = []
+    with monkeypatch.context() as patched:
+        refusal = PermissionError(errno.EACCES, "Permission denied", str(home.pods / "c"))
+        patched.setattr(lifecycle.shutil, "rmtree", Mock(side_effect=refusal))
+        with pytest.raises(CloudError, match=rf"^{home.root}: could not be deleted: {home.pods / 'c'}: Perm"):
+            lifecycle.reset(home, said.append)
+    assert not any("deleted" in line for line in said)
+    home.make()
+    lifecycle.reset(home, said.append)
+    assert not home.root.exists()
+
+
+def test_reset_through_a_link_leaves_what_links_lead_to(tmp_path: Path) -> None:
+    models, place = tmp_path / "models", tmp_path / "disk"
+    models.mkdir()
+    place.mkdir()
+    (models / "model").touch()
+    (tmp_path / "home").symlink_to(place)
+    home = Home(tmp_path / "home")
+    home.make()
+    (home.root / "models").symlink_to(models)
+    lifecycle.reset(home, lambda _: None)
+    assert list(place.iterdir()) == []
+    assert (models / "model").exists()
 
 
 def test_up_in_a_directory_with_other_files_is_refused_so_that_reset_never_deletes_them(
