@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from botocore.exceptions import BotoCoreError, ClientError
+
 from trainyard.cli import program, pulumi_cli, sign_in
 from trainyard.cli.deleted_cluster import FORGET_UNREACHABLE, is_gone
 from trainyard.cli.drift import EVENT_LOG, EVENT_LOG_VARIABLES, PREVIEW, errors_only
@@ -182,6 +184,7 @@ def down(stack: str, keep_data: bool = False) -> int:
 
     Raises:
         CommandError: The stack has protected data and `keep_data` is not set, or the opposite.
+        EngineError: EKS can't be read.
     """
     deployed = AwsStack.open(stack)
     deployed.open_log("down")
@@ -189,7 +192,11 @@ def down(stack: str, keep_data: bool = False) -> int:
     pulumi_cli.unlock(stack, deployment)
     outputs = deployed.outputs()
     kept = check(deployment, stack, "aws", keep_data)
-    gone = "clusterName" in outputs and is_gone(outputs["clusterName"], outputs["region"])
+    try:
+        gone = "clusterName" in outputs and is_gone(outputs["clusterName"], outputs["region"])
+    except (BotoCoreError, ClientError) as error:
+        reason = sign_in.aws_reason(error)
+        raise EngineError(f"stack {stack}: EKS can't be read, and nothing was changed: {reason}") from error
     variables = {FORGET_UNREACHABLE: "true"} if gone else {}
     words = ("--refresh", *(EXCEPT_DATA if kept else ()))
     pulumi_cli.change(stack, "destroy", *words, deployment=deployment, variables=variables)

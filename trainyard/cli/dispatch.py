@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from botocore.exceptions import BotoCoreError, ClientError
+
 from local.arguments import LOGS, STATUS
 from local.cluster.lifecycle import CloudError
 from local.guard import ForeignCloudError, NotRunningError
@@ -19,6 +21,7 @@ from trainyard.cli.engine_run import Interrupted
 from trainyard.cli.errors import CommandError
 from trainyard.cli.make_variables import is_yes, nodes
 from trainyard.cli.output import OUTPUT
+from trainyard.cli.sign_in import aws_reason
 from trainyard.cli.stack_file import check_name
 from trainyard.k8s.client import ApiUnavailable
 from trainyard.stack_files import StackFileError
@@ -69,6 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
         return _run(arguments, arguments.stack, arguments.cloud)
     except EXPECTED as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except (BotoCoreError, ClientError) as error:
+        print(f"error: AWS: {aws_reason(error)}", file=sys.stderr)
         return 1
     except OSError as error:
         print(f"error: {message(error)}", file=sys.stderr)

@@ -18,7 +18,7 @@ from functools import cached_property, partial
 from typing import Any, Final
 
 import boto3
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from trainyard.cli.errors import CommandError
 from trainyard.cli.next_steps import made_here
@@ -73,7 +73,7 @@ def with_given(document: Mapping[str, Any], say: Callable[[str], None]) -> Docum
         return result
     try:
         _replace(config, region, say)
-    except ClientError as error:
+    except (BotoCoreError, ClientError) as error:
         raise CommandError(f"what the stack file says is given can't be made here: {error}") from error
     return result
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import boto3
-from botocore.exceptions import BotoCoreError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from local.backend import STACKS
 from local.cluster.record import running
@@ -20,6 +20,7 @@ from local.home import Home
 from trainyard.cli.disk_space import read_checkpoint
 from trainyard.cli.engine import EngineError, is_current, state_file
 from trainyard.cli.make_variables import user_variable
+from trainyard.preflight.aws import error_line, has_bad_credentials
 
 SIGN_IN = f"sign in (README, step 3); for the local cloud add {user_variable('CLOUD', 'local')}"
 
@@ -34,6 +35,11 @@ def check(stack: str, environment: Mapping[str, str] = os.environ) -> None:
     if missing:
         here = f"stack {stack} is up on this machine's local cloud; " if is_up_here(Home(), stack) else ""
         raise EngineError(here + missing)
+
+
+def aws_reason(error: BotoCoreError | ClientError) -> str:
+    """Return an error of AWS in one line, with the advice to sign in if the credentials have ended."""
+    return error_line(error) + (". Sign in (README, step 3)" if has_bad_credentials(error) else "")
 
 
 def _missing(environment: Mapping[str, str]) -> str:

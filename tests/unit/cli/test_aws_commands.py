@@ -10,11 +10,14 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError, TokenRetrievalError
 
 from local.home import Home
-from trainyard.cli import aws_commands, commands
+from trainyard.cli import aws_commands, commands, dispatch
+from trainyard.cli.arguments import parse
 from trainyard.cli.aws_commands import AwsStack
 from trainyard.cli.engine import EngineError, state_file
 from trainyard.cli.errors import CommandError
@@ -259,6 +262,55 @@ def test_pulumi_gets_the_path_of_a_stack_file_that_it_does_not_find(
     *_, destroy = pulumi.read_text().splitlines()
     assert destroy.startswith("destroy --refresh --yes --skip-preview ")
     assert destroy.endswith(f" --stack {stack}{option}")
+
+
+AWS_ERRORS: list[tuple[Exception, str]] = [
+    (
+        ClientError(
+            {"Error": {"Code": "ExpiredTokenException", "Message": "expired\nnow"}}, "DescribeCluster"
+        ),
+        "ExpiredTokenException expired now. Sign in (README, step 3)",
+    ),
+    (
+        ClientError({"Error": {"Code": "AccessDeniedException", "Message": "no"}}, "DescribeCluster"),
+        "AccessDeniedException no",
+    ),
+    (
+        TokenRetrievalError(provider="sso", error_msg="Token has expired and refresh failed"),
+        "TokenRetrievalError Error when retrieving token from sso: Token has expired and refresh failed. Sign in"
+        " (README, step 3)",
+    ),
+    (
+        NoCredentialsError(),
+        "NoCredentialsError Unable to locate credentials. Sign in (README, step 3)",
+    ),
+    (
+        EndpointConnectionError(endpoint_url="https://eks"),
+        'EndpointConnectionError Could not connect to the endpoint URL: "https://eks"',
+    ),
+]
+KINDS = [type(error).__name__ for error, _ in AWS_ERRORS]
+
+
+@pytest.mark.parametrize(("error", "reason"), AWS_ERRORS, ids=KINDS)
+def test_down_without_access_to_eks_changes_nothing(
+    error: Exception, reason: str, pulumi: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AwsStack, "outputs", lambda _stack: OUTPUTS)
+    monkeypatch.setattr(aws_commands, "is_gone", Mock(side_effect=error))
+    with pytest.raises(EngineError) as refused:
+        aws_commands.down("dev")
+    assert str(refused.value) == f"stack dev: EKS can't be read, and nothing was changed: {reason}"
+    assert "destroy" not in pulumi.read_text()
+
+
+@pytest.mark.parametrize(("error", "reason"), AWS_ERRORS, ids=KINDS)
+def test_dispatch_aws_error_is_one_line(
+    error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(commands, "down", Mock(side_effect=error))
+    assert dispatch.run(parse(["down", "--stack", "dev"])) == 1
+    assert capsys.readouterr().err == f"error: AWS: {reason}\n"
 
 
 @pytest.mark.parametrize("command", ["up", "preview"])
