@@ -122,6 +122,24 @@ class Tasks:
         task.add_done_callback(self._ended)
         return task
 
+    def start_loop(self, loop: Callable[[], Coroutine[Any, Any, None]], name: str) -> asyncio.Task[None]:
+        """Start a loop as a task, and again RETRY_SECONDS after each failure. A repeated failure is logged once."""
+
+        async def run() -> None:
+            reported = ""
+            while True:
+                try:
+                    await loop()
+                    return
+                except Exception as error:
+                    reason = f"{type(error).__name__}: {error}"
+                    if reason != reported:
+                        reported = reason
+                        log.error("%s failed and is started again: %s", name, reason, exc_info=error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+        return self.start(run(), name)
+
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()

@@ -363,7 +363,7 @@ def client_as(settings: Settings, role: str, token: str) -> Any:
         Refused: STS returns no credentials.
     """
     from botocore.config import Config
-    from botocore.exceptions import ClientError
+    from botocore.exceptions import BotoCoreError, ClientError
     from botocore.session import Session
 
     config = Config(retries={"total_max_attempts": 1}, connect_timeout=5, read_timeout=30)
@@ -374,7 +374,7 @@ def client_as(settings: Settings, role: str, token: str) -> Any:
         given = session.create_client("sts", **common, **unsigned).assume_role_with_web_identity(
             RoleArn=role, RoleSessionName="ebs-csi", WebIdentityToken=token
         )["Credentials"]
-    except ClientError as error:
+    except (BotoCoreError, ClientError) as error:
         raise Refused(str(error)) from None
     return session.create_client(
         "ec2",
@@ -393,7 +393,7 @@ def make_disk(
     Raises:
         Refused: EC2 refused a request.
     """
-    from botocore.exceptions import ClientError
+    from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         found = ec2.describe_volumes(Filters=[{"Name": "tag:CSIVolumeName", "Values": [name]}])["Volumes"]
@@ -410,7 +410,7 @@ def make_disk(
             ],
             **more,
         )
-    except ClientError as error:
+    except (BotoCoreError, ClientError) as error:
         raise Refused(str(error)) from None
     return str(made["VolumeId"])
 
@@ -421,10 +421,12 @@ def delete_disk(ec2: Any, volume_id: str) -> None:
     Raises:
         Refused: EC2 refused the request.
     """
-    from botocore.exceptions import ClientError
+    from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         ec2.delete_volume(VolumeId=volume_id)
     except ClientError as error:
         if error.response["Error"]["Code"] != "InvalidVolume.NotFound":
             raise Refused(str(error)) from None
+    except BotoCoreError as error:
+        raise Refused(str(error)) from None

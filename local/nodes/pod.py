@@ -366,13 +366,14 @@ class Pods:
         while True:
             await self._dirty.wait()
             await asyncio.sleep(SETTLE_SECONDS)
-            self._dirty.clear()
+            self._settle()
             context = self.context
             answers = network.records(context.services.objects.values(), context.pods.objects.values())
             for pod in self.by_uid.values():
                 if not pod.simulated:
                     pod.write_hosts(network.hosts_file(answers, pod.namespace, pod.own_names, pod.ip))
-            self._settle()
+            # Last, so that the loop repeats all of this after a failure.
+            self._dirty.clear()
 
     async def keep_fresh(self) -> None:
         """Renew tokens before they expire."""

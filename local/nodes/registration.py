@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import aiohttp
 
@@ -118,7 +119,9 @@ class Registration:
         for number, instance in running.items():
             if number not in self.by_id:
                 registered = self.by_id[number] = RegisteredNode(instance)
-                registered.life = self.tasks.start(self._live(registered), f"life of {registered.name}")
+                registered.life = self.tasks.start_loop(
+                    partial(self._live, registered), f"life of {registered.name}"
+                )
             registered = self.by_id[number]
             if any(
                 registered.instance.get(key) != instance.get(key) for key in ("conditions", "dcgmTolerations")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
 from components.documents import iam
 from local.nodes import csi
@@ -118,6 +121,30 @@ def test_provisioner_without_role_creates_nothing(site: Site) -> None:
         instance["addons"] = {"aws-ebs-csi-driver": ""}
     with pytest.raises(Refused, match="was given no role"):
         asyncio.run(site.work._make(claim()))
+
+
+class Unreachable:
+    """A client of AWS whose calls get no answer."""
+
+    def __getattr__(self, _: str) -> Any:
+        return Mock(side_effect=EndpointConnectionError(endpoint_url="http://ec2"))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda ec2: csi.make_disk(ec2, {}, "pvc-u1", 1, "us-west-2a", {}),
+        lambda ec2: csi.delete_disk(ec2, "vol-1"),
+        lambda _: csi.client_as(Mock(region="us-west-2", aws_endpoint="http://sts"), "arn:role", "t"),
+    ],
+    ids=("make", "delete", "credentials"),
+)
+def test_provisioner_without_answer_of_aws_is_refused(
+    call: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("botocore.session.Session.create_client", lambda *_, **__: Unreachable())
+    with pytest.raises(Refused, match="Could not connect"):
+        call(Unreachable())
 
 
 def test_provisioner_removes_the_volume_of_a_deleted_claim(site: Site) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from local.nodes import context, node
 from local.nodes.api import ApiError
 from local.nodes.context import Tasks
 from local.nodes.registration import NODES, Registration
@@ -91,6 +92,26 @@ def test_node_deletion_is_retried_after_an_api_failure() -> None:
         await registration._apply([])
         assert api.nodes == set()
         assert registration.by_id == {}
+
+    asyncio.run(story())
+
+
+def test_node_is_registered_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "RETRY_SECONDS", 0.0)
+    build, errors = node.build, [KeyError("zone")]
+
+    def fail_once(*arguments: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return build(*arguments)
+
+    monkeypatch.setattr(node, "build", fail_once)
+
+    async def story() -> None:
+        api = FakeApi()
+        async with asyncio.timeout(10):
+            await joined(api)
+        assert api.nodes == {"node-1"}
 
     asyncio.run(story())
 

@@ -1,0 +1,83 @@
+"""Loops of local/nodes go on after a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from local.nodes import context, pod
+from local.nodes.context import Tasks
+from local.nodes.pod import Pods
+
+pytestmark = pytest.mark.unit
+
+SECONDS = 10
+
+
+@pytest.fixture(autouse=True)
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(pod, "SETTLE_SECONDS", 0.0)
+
+
+def test_loop_that_fails_is_started_again(caplog: pytest.LogCaptureFixture) -> None:
+    errors: list[Exception] = [OSError("full"), OSError("full"), KeyError("x")]
+
+    async def loop() -> None:
+        if errors:
+            raise errors.pop(0)
+
+    async def story() -> None:
+        async with asyncio.timeout(SECONDS):
+            await Tasks().start_loop(loop, "names")
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(story())
+    assert [record.getMessage() for record in caplog.records] == [
+        "names failed and is started again: OSError: full",
+        "names failed and is started again: KeyError: 'x'",
+    ]
+
+
+def test_loop_can_be_cancelled() -> None:
+    async def story() -> None:
+        task = Tasks().start_loop(asyncio.Event().wait, "names")  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        task.cancel()
+        async with asyncio.timeout(SECONDS):
+            await asyncio.wait([task])
+        assert task.cancelled()
+
+    asyncio.run(story())
+
+
+def test_hosts_file_is_written_again_after_a_full_disk() -> None:
+    written: list[str] = []
+    errors = [OSError(28, "No space left on device")]
+
+    def write_hosts(text: str) -> None:
+        if errors:
+            raise errors.pop()
+        written.append(text)
+
+    async def story() -> None:
+        pods = Pods(lambda: None)
+        nothing = SimpleNamespace(objects={})
+        pods.context = SimpleNamespace(services=nothing, pods=nothing)  # type: ignore[assignment]
+        each: Any = SimpleNamespace(
+            simulated=False, namespace="n", own_names=[], ip="", write_hosts=write_hosts
+        )
+        pods.by_uid["u"] = each
+        pods.service_changed("set", {})
+        task = Tasks().start_loop(pods.keep_names, "names")
+        async with asyncio.timeout(SECONDS):
+            while not written:
+                await asyncio.sleep(0.001)
+        task.cancel()
+
+    asyncio.run(story())
+    assert errors == []
