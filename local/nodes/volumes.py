@@ -307,10 +307,15 @@ class PodVolumes:
         shared = {"ReadWriteMany", "ReadOnlyMany"} & set(claim["spec"]["accessModes"])
         if elsewhere and not shared:
             raise MissingReference(f"Multi-Attach error for volume {volume!r}: in use on node {elsewhere[0]}")
-        found = await pod.context.api.get(f"/api/v1/persistentvolumes/{volume}")
-        if "csi" in found["spec"]:
-            await self._require_driver(found["spec"]["csi"], pod.context.instances.get(node))
+        # Before the requests, because the pods of other nodes also start meanwhile.
         holders[pod.uid] = node
+        try:
+            found = await pod.context.api.get(f"/api/v1/persistentvolumes/{volume}")
+            if "csi" in found["spec"]:
+                await self._require_driver(found["spec"]["csi"], pod.context.instances.get(node))
+        except BaseException:
+            holders.pop(pod.uid, None)
+            raise
         directory: Path = csi.directory_of(pod.context.settings, found)
         return directory
 

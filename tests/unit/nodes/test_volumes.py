@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import base64
 from pathlib import Path
 from types import SimpleNamespace
@@ -135,3 +136,48 @@ def test_volume_covers_the_image_content_read_only(tmp_path: Path) -> None:
     )
     assert there[0]["readOnly"]
     assert not there[1].get("readOnly")
+
+
+class VolumeApi:
+    """Has one bound ReadWriteOnce claim. Other pods run during each request; `errors` are raised first."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+
+    async def get(self, path: str) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        if "persistentvolumeclaims" in path:
+            return {"spec": {"volumeName": "pv", "accessModes": ["ReadWriteOnce"]}}
+        if self.errors:
+            raise self.errors.pop()
+        return {"metadata": {"name": "pv"}, "spec": {}}
+
+
+def claiming_pod(api: VolumeApi, directory: Path, node: str) -> PodVolumes:
+    settings = SimpleNamespace(home=SimpleNamespace(volumes=directory), cluster="c")
+    context = SimpleNamespace(api=api, settings=settings, instances={})
+    item = {"spec": {"nodeName": node}}
+    return PodVolumes(SimpleNamespace(uid=node, namespace="n", item=item, context=context))  # type: ignore[arg-type]
+
+
+def test_volume_of_pods_that_start_together_has_one_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PodVolumes, "holders", {})
+    api = VolumeApi()
+    pods = [claiming_pod(api, tmp_path, node) for node in ("a", "b")]
+
+    async def start() -> list[Path | BaseException]:
+        return await asyncio.gather(*(pod._persistent("claim") for pod in pods), return_exceptions=True)
+
+    first, second = asyncio.run(start())
+    assert first == tmp_path / "c" / "pv"
+    assert str(second) == "Multi-Attach error for volume 'pv': in use on node a"
+
+
+def test_volume_that_could_not_be_mounted_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PodVolumes, "holders", {})
+    api = VolumeApi(OSError("connection refused"))
+    with pytest.raises(OSError, match="refused"):
+        asyncio.run(claiming_pod(api, tmp_path, "a")._persistent("claim"))
+    assert asyncio.run(claiming_pod(api, tmp_path, "b")._persistent("claim")) == tmp_path / "c" / "pv"
