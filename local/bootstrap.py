@@ -5,7 +5,9 @@ It uses the standard library only, because it runs before anything is installed.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import re
@@ -14,11 +16,14 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 LOCK = ROOT / "requirements.lock"
+# uv and its hashes. pip installs it.
+UV_LOCK = ROOT / "local" / "requirements-uv.lock"
 STAMP = VENV / "trainyard-lock.sha256"
 # Starts the command line of this checkout, from every directory and by every link to the script.
 PROGRAM = VENV / "bin" / "trainyard"
@@ -27,7 +32,6 @@ SCRIPT = """#!/bin/sh
 export PYTHONPATH={root} TRAINYARD_STARTED=yes
 exec {python} -P -m trainyard.cli "$@"
 """
-UV = "uv==0.13.9"
 OLDEST, NEWEST = (3, 11), (3, 13)
 NEEDED_GIGABYTES = 7
 # The interval of progress lines of a long step.
@@ -105,11 +109,42 @@ def install() -> None:
         )
     version = ".".join(map(str, sys.version_info[:2]))
     stamp = f"{hashlib.sha256(LOCK.read_bytes()).hexdigest()} {version}"
-    if STAMP.is_file():
-        if STAMP.read_text() == stamp:
-            return
-        if STAMP.read_text().split()[1:] != [version]:
-            shutil.rmtree(VENV)
+    if is_installed(stamp):
+        return
+    with locked():
+        # Another command may have installed it meanwhile.
+        if not is_installed(stamp):
+            install_packages(stamp)
+
+
+def is_installed(stamp: str) -> bool:
+    """Return whether .venv has the packages that a stamp stands for."""
+    try:
+        return STAMP.read_text() == stamp
+    except FileNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def locked() -> Iterator[None]:
+    """Hold the lock of .venv. Wait while another command installs it."""
+    descriptor = os.open(ROOT / ".venv.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("python environment: another command installs it; waiting ...", flush=True)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def install_packages(stamp: str) -> None:
+    """Create .venv if it is missing or of another Python, install the packages, and write the stamp."""
+    version = stamp.split()[1]
+    if STAMP.is_file() and STAMP.read_text().split()[1:] != [version]:
+        shutil.rmtree(VENV)
     started, before = time.monotonic(), received_bytes()
     print(
         "python environment: installing the packages of requirements.lock, a minute or more ...", flush=True
@@ -121,7 +156,10 @@ def install() -> None:
     if not (python.exists() and (VENV / "bin" / "pip").exists()):
         shutil.rmtree(VENV, ignore_errors=True)
         run("making the virtual environment (.venv)", [sys.executable, "-m", "venv", str(VENV)])
-    run(f"installing {UV}", [str(python), "-m", "pip", "install", "--quiet", UV])
+    run(
+        "installing uv",
+        [str(python), "-m", "pip", "install", "--quiet", "--require-hashes", "--requirement", str(UV_LOCK)],
+    )
     output = run(
         "installing requirements.lock",
         [
@@ -176,4 +214,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # As a script, whose directory is on sys.path.
+    import standard_output  # type: ignore[import-not-found]
+
+    sys.exit(standard_output.run(main))

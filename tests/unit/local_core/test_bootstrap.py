@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -60,6 +63,8 @@ def test_an_environment_is_kept_when_the_lock_changes_and_left_alone_when_it_doe
     bootstrap.LOCK.write_text("a==2\n")
     bootstrap.main()
     assert [command[1:3] for command in steps[3:]] == [["-m", "pip"], ["pip", "sync"]]
+    assert steps[3][-3:] == ["--require-hashes", "--requirement", str(bootstrap.UV_LOCK)]
+    assert bootstrap.UV_LOCK.read_text().count("==") == 1
     assert steps[-1][-1] == steps[-1][steps[-1].index("--build-constraints") + 1] == str(bootstrap.LOCK)
 
 
@@ -72,6 +77,35 @@ def test_environment_of_another_python_is_replaced(
     bootstrap.main()
     assert steps[3][1:] == ["-m", "venv", str(bootstrap.VENV)]
     assert not (bootstrap.VENV / "of the first").exists()
+
+
+def test_second_install_waits_for_the_first(
+    steps: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    bootstrap.main()
+    stamp = bootstrap.STAMP.read_text()
+    bootstrap.STAMP.unlink()
+    capsys.readouterr()
+    with bootstrap.locked():
+        second = threading.Thread(target=bootstrap.install)
+        second.start()
+        said, ends = "", time.monotonic() + 10
+        while "\n" not in said and time.monotonic() < ends:
+            time.sleep(0.01)
+            said += capsys.readouterr().out
+        bootstrap.STAMP.write_text(stamp)
+    second.join()
+    assert said == "python environment: another command installs it; waiting ...\n"
+    assert len(steps) == 3
+
+
+def test_bootstrap_names_standard_output_that_is_full(tmp_path: Path) -> None:
+    shutil.copytree(Path(bootstrap.__file__).parent, tmp_path / "local", ignore=lambda *_: ["aws", "tools"])
+    (tmp_path / "requirements.lock").touch()
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, str(tmp_path / "local" / "bootstrap.py")]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (1, "error: standard output: No space left on device\n")
 
 
 @pytest.mark.parametrize("version", [(3, 10, 9), (3, 14, 0)])
