@@ -33,9 +33,11 @@ class BadToken(Exception):
 
 def review(cluster_name: str, request: dict[str, Any]) -> dict[str, Any]:
     """Answer a TokenReview (authentication.k8s.io/v1) for a cluster. For a refused token, the answer has the error."""
-    token = (request.get("spec") or {}).get("token", "")
+    spec = request.get("spec")
+    token = spec.get("token") if isinstance(spec, dict) else None
     try:
-        status = {"authenticated": True, "user": _user(cluster_name, token)}
+        user = _user(cluster_name, token if isinstance(token, str) else "")
+        status = {"authenticated": True, "user": user}
     except BadToken as error:
         status = {"authenticated": False, "error": str(error)}
     return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "status": status}

@@ -42,10 +42,11 @@ CONDITIONS = (
     "NetworkingReady",
     "StorageReady",
 )
-KEYS = {
-    *("action", "code", "message", "status", "instanceType", "zone", "capacityType", "available", "times"),
-    *("condition", "instanceId", "since"),
-}
+TEXTS = ("action", "message", "instanceType", "zone", "capacityType", "instanceId")
+NUMBERS = ("available", "times", "status", "since")
+KEYS = {"code", "condition", *TEXTS, *NUMBERS}
+# A call that fails has a status of an error.
+STATUSES = range(400, 600)
 
 
 class BadPlan(ValueError):
@@ -81,7 +82,8 @@ class Fault:
     def text(self, instance_type: str, zone: str) -> str:
         """Return the message of the error."""
         template = self.message or DEFAULT_MESSAGES.get(self.code, "Fault of the failure plan: " + self.code)
-        return template.format(type=instance_type, zone=zone)
+        # Not `format`, which fails for other braces.
+        return template.replace("{type}", instance_type).replace("{zone}", zone)
 
     def to_json(self) -> dict[str, Any]:
         """Return the rule as it was set, with `fired`."""
@@ -115,7 +117,7 @@ class Plan:
         """
         rules = document.get("faults") if isinstance(document, dict) else None
         if not isinstance(rules, list):
-            raise BadPlan('faults: expected {"faults": [rule, ...]}')
+            raise BadPlan('faults: must be a list of rules: {"faults": [rule, ...]}')
         parsed = [_parse(f"faults[{i}]", rule) for i, rule in enumerate(rules)]
         with self.lock:
             self.faults = parsed
@@ -191,18 +193,24 @@ class Plan:
 
 def _parse(place: str, rule: Any) -> Fault:
     if not isinstance(rule, dict) or not isinstance(rule.get("code"), str):
-        raise BadPlan(
-            f"{place}: expected an object with a code such as InsufficientInstanceCapacity, got {rule!r}"
-        )
+        raise BadPlan(f"{place}: {rule!r} must be an object with a code such as InsufficientInstanceCapacity")
     unknown = sorted(set(rule) - KEYS - {"fired"})
     if unknown:
         raise BadPlan(f"{place}: unknown keys {', '.join(unknown)}; known are {', '.join(sorted(KEYS))}")
     condition = rule.get("condition")
     if condition is not None and condition not in CONDITIONS:
-        raise BadPlan(f"{place}.condition: expected one of {', '.join(CONDITIONS)}, got {condition!r}")
-    for key in ("available", "times", "status", "since"):
-        if rule.get(key) is not None and (not isinstance(rule[key], int) or rule[key] < 0):
-            raise BadPlan(f"{place}.{key}: expected a number of at least 0, got {rule[key]!r}")
+        raise BadPlan(f"{place}.condition: {condition!r} must be one of {', '.join(CONDITIONS)}")
+    for key in TEXTS:
+        if not isinstance(rule.get(key), str | None):
+            raise BadPlan(f"{place}.{key}: {rule[key]!r} must be a text")
+    for key in NUMBERS:
+        number = rule.get(key)
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
+            raise BadPlan(f"{place}.{key}: {number!r} must be a whole number of at least 0")
+    if rule.get("status") and rule["status"] not in STATUSES:
+        raise BadPlan(f"{place}.status: {rule['status']} must be from {STATUSES[0]} to {STATUSES[-1]}")
+    if (rule.get("since") or 0) > time.time():
+        raise BadPlan(f"{place}.since: {rule['since']} must be a number of seconds, at most those since 1970")
     return Fault(
         code=rule["code"],
         message=rule.get("message") or "",

@@ -31,11 +31,11 @@ def begin(asked: dict[str, Any]) -> dict[str, Any]:
         or not isinstance(seconds, int | float)
         or not 0 <= seconds <= NOTICE_SECONDS
     ):
-        raise ValueError(f"seconds: expected a number from 0 to {NOTICE_SECONDS:g}, not {seconds!r}")
+        raise ValueError(f"seconds: {seconds!r} must be a number from 0 to {NOTICE_SECONDS:g}")
     wanted = asked.get("instanceId")
     instance = _running_spot(wanted)
     if instance is None:
-        raise ValueError(f"instanceId: expected the id of a running spot instance, not {wanted!r}")
+        raise ValueError(f"instanceId: {wanted!r} must be the id of a running Spot Instance")
     backend = instance.ec2_backend
     # Only in this event, the ARN has the zone and no account.
     arn = f"arn:aws:ec2:{instance.placement.zone}:instance/{instance.id}"

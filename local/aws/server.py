@@ -73,9 +73,7 @@ class Application:
             ("POST", "authenticate"): _authenticate,
             ("GET", "faults"): lambda _request: _json(faults.plan().to_json()),
             ("PUT", "faults"): _put_faults,
-            ("POST", "interruptions"): lambda request: _json(
-                interruptions.begin(json.loads(request.get_data()))
-            ),
+            ("POST", "interruptions"): lambda request: _json(interruptions.begin(_body(request))),
         }
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
@@ -144,10 +142,22 @@ def _json(document: Any, status: int = 200) -> Response:
     return Response(json.dumps(document), status, content_type="application/json")
 
 
+def _body(request: Request) -> dict[str, Any]:
+    """Return the JSON object of a request.
+
+    Raises:
+        ValueError: The body is no JSON object.
+    """
+    body = json.loads(request.get_data())
+    if not isinstance(body, dict):
+        raise ValueError(f"{request.path}: the body must be a JSON object, not {type(body).__name__}")
+    return body
+
+
 def _instances(request: Request) -> Response:
     cluster = request.args.get("cluster")
     if not cluster:
-        return _json({"error": "cluster: expected its name in the query"}, 400)
+        return _json({"error": "cluster: must be the cluster's name, in the query"}, 400)
     tag, items = instances.wait(cluster, request.args.get("after"), float(request.args.get("wait", "0")))
     response = _json(items)
     response.headers["ETag"] = tag
@@ -161,7 +171,7 @@ def _mount(request: Request) -> Response:
 
 def _authenticate(request: Request) -> Response:
     cluster = request.args.get("cluster") or request.path.removeprefix(f"{OUR_PATHS}authenticate").strip("/")
-    return _json(authenticate.review(cluster, json.loads(request.get_data())))
+    return _json(authenticate.review(cluster, _body(request)))
 
 
 def _put_faults(request: Request) -> Response:

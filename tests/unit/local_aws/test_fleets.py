@@ -219,7 +219,7 @@ def test_a_dry_run_meets_no_capacity(launcher):
 @pytest.mark.parametrize(
     ("plan", "says"),
     [
-        ([], "expected"),
+        ([], "must be a list of rules"),
         ({"faults": [{}]}, r"faults\[0\]"),
         ({"faults": [{"code": "X", "zones": "a"}]}, "unknown keys zones"),
         ({"faults": [{"code": "X", "available": -1}]}, r"faults\[0\].available"),
@@ -371,12 +371,12 @@ def test_spot_interruption_is_announced_before(launcher):
     assert launcher.instance(ids[1])["State"]["Name"] == "running"
 
 
-@pytest.mark.parametrize("asked", [{"instanceId": "i-0"}, {}, {"seconds": 200}, {"seconds": "1"}])
+@pytest.mark.parametrize("asked", [{"instanceId": "i-0"}, {}, [], {"seconds": 200}, {"seconds": "1"}])
 def test_only_a_running_spot_instance_is_taken_back(launcher, asked):
     bought = launcher.fleet()["Instances"][0]["InstanceIds"][0]
     for document in (asked, {"instanceId": bought}):
         with pytest.raises(HTTPError) as refused:
             launcher.cloud.call("POST", "interruptions", document)
         assert refused.value.code == 400
-        assert "expected" in refused.value.read().decode()
+        assert "must be" in refused.value.read().decode()
     assert launcher.instance(bought)["State"]["Name"] == "running"

@@ -473,7 +473,7 @@ def test_a_forged_token_is_refused(cloud, change, says):
     assert says in status["error"]
 
 
-@pytest.mark.parametrize("token", ["", "abc", "k8s-aws-v1.", "k8s-aws-v1.aHR0cHM6Ly94Lw"])
+@pytest.mark.parametrize("token", ["", "abc", "k8s-aws-v1.", "k8s-aws-v1.aHR0cHM6Ly94Lw", 5, [], None])
 def test_what_is_no_eks_token_is_refused(cloud, token):
     cloud.cluster()
     assert review(cloud, token)["authenticated"] is False
