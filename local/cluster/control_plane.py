@@ -155,10 +155,12 @@ class ControlPlane:
         shutil.rmtree(self.plan.directory, ignore_errors=True)
 
     def _pod_processes(self) -> list[Process]:
+        """Return the processes below the nodes, and those of containers that an earlier nodes process started."""
         root = self._processes.pid(f"{self.plan.name}-machines")
-        if root is None:
-            return []
-        return [Process(pid, start) for pid in descendants(root) if (start := read_stat(pid)) is not None]
+        recorded = recorded_processes(self._home.pods / self.plan.name)
+        roots = {each.pid for each in recorded} | ({root} if root is not None else set())
+        below = [Process(pid, start) for pid in descendants(*roots) if (start := read_stat(pid)) is not None]
+        return [*recorded, *below]
 
     def facts(self) -> dict[str, Any]:
         """Return the content of `cluster.json`."""
@@ -237,6 +239,17 @@ class ControlPlane:
     def _last_words(self, part: str) -> str:
         log = self._home.logs / f"{self.plan.name}-{part}.log"
         return f"{last_line(log)} (log: {log})"
+
+
+def recorded_processes(pods: Path) -> list[Process]:
+    """Return the running processes that `local.nodes.process` recorded for the containers of a cluster's pods."""
+    found = []
+    for file in pods.glob("*/containers/*/*"):
+        if file.name in ("keeper", "process"):
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                pid, start = map(int, file.read_text().split())
+                found.append(Process(pid, start))
+    return [each for each in found if each.alive]
 
 
 def kill_remaining(processes: list[Process]) -> None:

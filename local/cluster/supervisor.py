@@ -206,11 +206,14 @@ class Supervisor:
             if request.name in self._clusters or request.name in self._starting:
                 raise ControlError(409, f"cluster {request.name} exists already")
             self._starting.add(request.name)
+            deaths = self._aws_deaths
         plane: ControlPlane | None = None
         try:
             plane = ControlPlane(self._home, self._processes, request, self._endpoint)
             answer = plane.start(self._environment, say)
             with self._lock:
+                if self._aws_deaths != deaths:
+                    raise ControlPlaneError("the emulated account was lost meanwhile")
                 self._clusters[request.name] = plane
             self._write_kubeconfig()
         except (ControlPlaneError, OSError, RuntimeError) as error:

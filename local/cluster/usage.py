@@ -38,15 +38,15 @@ def everything() -> dict[int, Usage]:
     return {pid: found for pid in pids if (found := usage(pid)) is not None}
 
 
-def descendants(root: int) -> list[int]:
-    """Return the children of a process, their children and so on, without the process itself."""
+def descendants(*roots: int) -> list[int]:
+    """Return the children of processes, their children and so on."""
     children: dict[int, list[int]] = {}
     for pid, each in everything().items():
         children.setdefault(each.parent, []).append(pid)
-    found: list[int] = []
-    pending = [root]
+    found: dict[int, None] = {}
+    pending = list(roots)
     while pending:
-        below = children.get(pending.pop(), [])
-        found += below
+        below = [each for each in children.get(pending.pop(), []) if each not in found]
+        found.update(dict.fromkeys(below))
         pending += below
-    return found
+    return list(found)

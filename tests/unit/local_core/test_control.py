@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from local.cluster import supervisor
 from local.cluster.control import ControlError, request, serve
 from local.cluster.control_plane import Request
-from local.cluster.supervisor import child_environment
+from local.cluster.record import Process
+from local.cluster.supervisor import Supervisor, child_environment
 from local.cluster.usage import descendants, everything
 from local.home import Home
 
@@ -112,3 +115,35 @@ def test_descendants_are_found_through_the_process_table() -> None:
         for pid in [*descendants(child.pid), child.pid]:
             os.kill(pid, 9)
         child.wait()
+
+
+@pytest.mark.parametrize("lost", ["when it is ready", "while it starts"])
+def test_cluster_of_a_lost_account_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    home = Home(tmp_path / "home")
+    home.make()
+    monkeypatch.setattr(supervisor, "Processes", Mock())
+    monkeypatch.setattr(Supervisor, "_start_aws", lambda _: None)
+    cloud = Supervisor(home, Process(1, 1), 1)
+    planes: list[Mock] = []
+
+    def create(*_: object) -> Mock:
+        plane = Mock(administrator={"clusters": [], "users": [], "contexts": []})
+        plane.start.return_value = {"endpoint": "https://127.0.0.1:1"}
+        if lost == "while it starts" and not planes:
+            plane.start.side_effect = lambda *_: cloud._aws_lost()
+        planes.append(plane)
+        return plane
+
+    monkeypatch.setattr(supervisor, "ControlPlane", create)
+    if lost == "while it starts":
+        with pytest.raises(ControlError, match="the emulated account was lost meanwhile") as refused:
+            cloud.create_cluster(CLUSTER)
+        assert refused.value.status == 500
+    else:
+        cloud.create_cluster(CLUSTER)
+        cloud._aws_lost()
+    planes[0].stop.assert_called_once()
+    assert cloud.create_cluster(CLUSTER) == {"endpoint": "https://127.0.0.1:1"}
+    planes[1].stop.assert_not_called()

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import ipaddress
 import os
+import signal
 import stat
+import subprocess
+import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -14,9 +19,11 @@ from cryptography import x509
 
 from local.cluster import commands, kubeconfig
 from local.cluster.commands import Plan
-from local.cluster.control_plane import GROUPS, SERVED_VERSION
+from local.cluster.control_plane import GROUPS, SERVED_VERSION, ControlPlane, Request
 from local.cluster.network import ClusterNumber, claim_number
 from local.cluster.pki import Authority, Pair, signing_key
+from local.cluster.record import read_stat
+from local.home import Home
 
 pytestmark = pytest.mark.unit
 
@@ -170,3 +177,30 @@ def test_a_claimed_number_is_not_given_twice_until_it_is_closed() -> None:
     assert third.number == first.number
     second.close()
     third.close()
+
+
+def test_stop_kills_containers_of_an_earlier_nodes_process(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.make()
+    container = home.pods / "c" / "uid" / "containers" / "main"
+    container.mkdir(parents=True)
+    (container / "process").write_text("")
+    processes = Mock()
+    processes.pid.return_value = None
+    request = Request(name="c", version="1.35", issuer="https://i", region="us-west-2", arn="arn:aws:eks")
+    plane = ControlPlane(home, processes, request, "http://127.0.0.1:1")
+    words = ["/bin/sh", "-c", "sleep 60 & echo $!; wait"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as keeper:
+        assert keeper.stdout is not None
+        program = int(keeper.stdout.readline())
+        (container / "keeper").write_text(f"{keeper.pid} {read_stat(keeper.pid)}")
+        try:
+            plane.stop()
+            assert keeper.wait(timeout=10) == -signal.SIGKILL
+            ends = time.monotonic() + 10
+            while read_stat(program) is not None and time.monotonic() < ends:
+                time.sleep(0.01)
+            assert read_stat(program) is None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(keeper.pid, signal.SIGKILL)
