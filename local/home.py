@@ -174,8 +174,16 @@ def read_record(file: Path) -> dict[str, Any] | None:
     Writes are atomic, so a damaged file comes from a file system repair or a manual change.
     """
     try:
-        record = json.loads(file.read_text())
-    except (FileNotFoundError, IsADirectoryError, ValueError, RecursionError):
+        return parse_record(file.read_text())
+    except (FileNotFoundError, IsADirectoryError, ValueError):
+        return None
+
+
+def parse_record(text: str) -> dict[str, Any] | None:
+    """Return a JSON object, or None if the text is another value or damaged."""
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 

@@ -82,9 +82,13 @@ class Application:
         if not text.isascii() or not text.isdecimal():
             return Response(f"Content-Length: {text!r} is not a number\n", 400)(environ, start_response)
         length = int(text)
-        if length > UNSIGNED_BODY_BYTES and not _has_key(environ):
-            reason = f"a request without a valid access key has at most {UNSIGNED_BODY_BYTES} bytes\n"
-            return Response(reason, 413, headers={"Connection": "close"})(environ, start_response)
+        # A chunked body has no length. Only SDKs send one, with a key.
+        is_chunked = bool(environ.get("HTTP_TRANSFER_ENCODING"))
+        if (is_chunked or length > UNSIGNED_BODY_BYTES) and not _has_key(environ):
+            reason = "a request without a valid access key must have a Content-Length of at most"
+            code = 411 if is_chunked else 413
+            body = f"{reason} {UNSIGNED_BODY_BYTES} bytes\n"
+            return Response(body, code, headers={"Connection": "close"})(environ, start_response)
         self.collector.add(length)
 
         def start(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:

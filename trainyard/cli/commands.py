@@ -444,7 +444,8 @@ class LocalStack:
             )
         if self.engine.has_resources() and not self.is_up():
             say(
-                f"stack {self.engine.stack}: its local cloud was stopped with its resources; deploying all again"
+                f"stack {self.engine.stack}: its local cloud was stopped, and its resources with it; removing them "
+                "from the state"
             )
             self.engine.forget()
         mark.parent.mkdir(parents=True, exist_ok=True)

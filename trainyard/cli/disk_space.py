@@ -8,13 +8,14 @@ for the last write when the disk is full, and asks the engine to stop.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import time
 from pathlib import Path
 from typing import Any
 
-from local.home import read_record, write_atomically
+from local.home import parse_record, read_record, write_atomically
 
 RESERVE_BYTES = 32 << 20
 FULL_BYTES = 1_000_000
@@ -78,20 +79,22 @@ class WholeState:
         return False
 
     def _keep(self) -> None:
-        # A full disk, or a file that is just being replaced, leaves the last copy.
-        with contextlib.suppress(OSError):
-            content = self._state_file.read_bytes()
-            if _is_whole(content):
-                write_atomically(self._copy, content.decode(), 0o600)
+        # A full disk, or a file that is cut off, leaves the last copy.
+        with contextlib.suppress(OSError, ValueError):
+            text = self._state_file.read_text()
+            if _checkpoint(parse_record(text)) is not None:
+                write_atomically(self._copy, text, 0o600)
 
     def restore(self) -> bool:
         """Restore the copy if the state is damaged, and return whether it was.
 
         Raises:
-            FileNotFoundError: There is no copy.
+            FileNotFoundError: There is no complete copy.
         """
         if not self._state_file.exists() or read_checkpoint(self._state_file) is not None:
             return False
+        if read_checkpoint(self._copy) is None:
+            raise FileNotFoundError(errno.ENOENT, "there is no complete copy of the state", str(self._copy))
         write_atomically(self._state_file, self._copy.read_text(), 0o600)
         return True
 
@@ -102,10 +105,9 @@ class WholeState:
 
 def read_checkpoint(state_file: Path) -> dict[str, Any] | None:
     """Return the engine's checkpoint of a stack, or None if its state file is missing or damaged."""
-    checkpoint = (read_record(state_file) or {}).get("checkpoint")
+    return _checkpoint(read_record(state_file))
+
+
+def _checkpoint(state: dict[str, Any] | None) -> dict[str, Any] | None:
+    checkpoint = (state or {}).get("checkpoint")
     return checkpoint if isinstance(checkpoint, dict) else None
-
-
-def _is_whole(state: bytes) -> bool:
-    """Return whether a state file is complete."""
-    return state.rstrip().endswith(b"}")

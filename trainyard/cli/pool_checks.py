@@ -16,6 +16,7 @@ from typing import Any
 
 from trainyard.cli.errors import CommandError
 from trainyard.cli.follow import job_result
+from trainyard.cli.make_variables import user_variable
 from trainyard.k8s import kubeconfig as kubeconfigs
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, ApiUnavailable, RetryPolicy
@@ -71,7 +72,7 @@ class _PoolCheck:
             if pools
             else "set trainyard:nodeCheck: true in the stack file, then run `up`"
         )
-        raise CommandError(f"POOL={pool}: the stack has no check of such a pool; {way}")
+        raise CommandError(f"{user_variable('POOL', pool)}: the stack has no check of such a pool; {way}")
 
     def _nodes(self, pool: str) -> list[Object]:
         selector = f"{names.LABEL_NODEPOOL}={pool},{names.LABEL_INITIALIZED}=true"
@@ -310,13 +311,14 @@ class FabricCheck(_PoolCheck):
         Raises:
             CommandError: There is no check of this pool, there are fewer nodes, or the API server refused.
         """
+        wanted = user_variable("NODES", str(nodes))
         if nodes < 1:
-            raise CommandError(f"NODES={nodes} must be at least 1")
+            raise CommandError(f"{wanted} must be at least 1")
         with self._explain(pool):
             cron = self._find_cron(names.FABRIC_CHECK_PREFIX, pool)
             if nodes > (found := len(self._nodes(pool))):
                 raise CommandError(
-                    f"NODES={nodes}: pool {pool} has {found} nodes, and the check launches none. "
+                    f"{wanted}: pool {pool} has {found} nodes, and the check launches none. "
                     "Set warmNodes, or start a run"
                 )
             name = f"{cron['metadata']['name']}-{secrets.token_hex(3)}"

@@ -192,6 +192,34 @@ def test_damaged_state_is_one_line_that_says_how_to_go_on(tmp_path: Path, text: 
         engine.restore_state()
 
 
+STATE = json.dumps({"checkpoint": {"latest": {"resources": []}}})
+
+
+@pytest.mark.parametrize("cut", ["", STATE[:-1], STATE[:-2], '{"a": {}}', STATE[:-3] + "}"])
+def test_only_a_complete_state_is_kept(tmp_path: Path, cut: str) -> None:
+    state = tmp_path / "state.json"
+    whole = disk_space.WholeState(state, tmp_path, "local")
+    state.write_text(STATE)
+    whole._keep()
+    state.write_text(cut)
+    whole._keep()
+    assert whole.restore()
+    assert state.read_text() == STATE
+
+
+def test_damaged_copy_of_the_state_is_not_restored(tmp_path: Path) -> None:
+    engine = Engine(tmp_path / "home", "local", {})
+    engine.state_file.parent.mkdir(parents=True)
+    engine.state_file.write_text(STATE)
+    engine._whole._keep()
+    engine.state_file.write_text("{")
+    (kept,) = engine.directory.glob("*.kept.json")
+    kept.write_text('{"a": }')
+    with pytest.raises(EngineError, match="no whole state was kept"):
+        engine.restore_state()
+    assert engine.state_file.read_text() == "{"
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"pid": 1e400, "startTime": 1, "mark": "x"}'])
 def test_damaged_lock_and_session_belong_to_no_process(tmp_path: Path, text: str) -> None:
     engine = Engine(tmp_path / "home", "local", {})

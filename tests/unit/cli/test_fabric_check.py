@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from components.node_check import fabric_cron_spec, fabric_name_of
+from local.home import BY_MAKE, STARTED
 from tests.unit.components.pools import pool
 from trainyard.cli.errors import CommandError
 from trainyard.cli.pool_checks import (
@@ -21,7 +23,7 @@ from trainyard.cli.pool_checks import (
     pending_reason,
 )
 from trainyard.k8s import kubeconfig
-from trainyard.k8s.client import ApiUnavailable
+from trainyard.k8s.client import ApiError, ApiUnavailable
 
 pytestmark = pytest.mark.unit
 
@@ -98,6 +100,34 @@ class Api:
 
     def read_text(self, _path: str) -> str:
         raise ApiUnavailable("502")
+
+
+@pytest.mark.parametrize(
+    ("pool_name", "nodes", "of_make", "of_trainyard"),
+    [
+        ("p4d", 0, "NODES=0 must", "--nodes 0 must"),
+        ("p4d", 2, "NODES=2: pool p4d has 1 nodes", "--nodes 2: pool p4d has 1 nodes"),
+        ("p5", 1, "POOL=p5: the stack has no check", "--pool p5: the stack has no check"),
+    ],
+)
+def test_refusal_names_the_variable_as_the_user_does(
+    pool_name: str, nodes: int, of_make: str, of_trainyard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing(Api):
+        def request(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
+            if path.endswith("p5"):
+                raise ApiError("GET", path, 404, "NotFound", path)
+            return super().request(method, path, **arguments)
+
+        def list_objects(self, path: str, query: dict[str, str] | None = None) -> list[dict[str, Any]]:
+            return [] if path.endswith("cronjobs") else super().list_objects(path, query or {})
+
+    monkeypatch.setattr(kubeconfig, "connect", lambda *_: (Refusing(), ""))
+    for by_make, message in ((True, of_make), (False, of_trainyard)):
+        monkeypatch.setenv(STARTED, "yes")
+        monkeypatch.setenv(BY_MAKE, "1") if by_make else monkeypatch.delenv(BY_MAKE)
+        with pytest.raises(CommandError, match=f"^{re.escape(message)}"):
+            FabricCheck(Path("kubeconfig"), "training", print).run(pool_name, nodes)
 
 
 def test_result_without_log_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,8 +48,8 @@ def test_our_paths_are_closed_without_the_token(cloud, method, path, authorizati
     assert "run/cloud.json" in json.loads(error.value.read())["error"]
 
 
-def answer_of(cloud: Cloud, length: str, *headers: str) -> bytes:
-    """The status line of the answer to a request whose body is not sent."""
+def answer_of(cloud: Cloud, length: str, *headers: str, body: str = "") -> bytes:
+    """The status line of the answer to a request whose body is not sent, or only this part of it."""
     host, port = cloud.endpoint.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as link:
         lines = [
@@ -60,7 +60,7 @@ def answer_of(cloud: Cloud, length: str, *headers: str) -> bytes:
             "",
             "",
         ]
-        link.sendall("\r\n".join(lines).encode())
+        link.sendall(("\r\n".join(lines) + body).encode())
         return link.recv(100).splitlines()[0]
 
 
@@ -70,6 +70,14 @@ def test_large_body_is_refused_before_it_is_read(cloud):
     assert b" 413 " in answer_of(cloud, "1048577", unknown)
     for length in ("abc", "-1", "1e9"):
         assert b" 400 " in answer_of(cloud, length)
+
+
+def test_chunked_body_needs_a_key(cloud):
+    chunked = "Transfer-Encoding: chunked"
+    assert b" 411 " in answer_of(cloud, "0", chunked)
+    credential = f"{cloud.key}/20260101/us-west-2/s3/aws4_request"
+    signed = f"Authorization: AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders=host, Signature=0"
+    assert b" 411 " not in answer_of(cloud, "0", chunked, signed, body="0\r\n\r\n")
 
 
 @pytest.mark.parametrize(
