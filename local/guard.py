@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from local.home import Home, program_command, read_record
+from local.home import Home, local_command, program_command, read_record
 
 # All variables from which AWS SDKs read credentials:
 # https://docs.aws.amazon.com/sdkref/latest/guide/settings-reference.html
@@ -100,12 +100,19 @@ def cloud_environment(home: Home) -> dict[str, str]:
     """Return the variables with which AWS SDKs, plugins and tools call only the running local cloud.
 
     Raises:
-        NotRunningError: There is no record of a running cloud.
+        NotRunningError: There is no record of a running cloud, or it is damaged.
     """
-    record = _read(home.cloud_file)
-    if record is None:
+    start = program_command(home, "up")
+    if not home.cloud_file.exists():
         raise NotRunningError(
-            f"no local cloud is running ({home.cloud_file} is missing); `{program_command(home, 'up')}` starts it"
+            f"no local cloud is running ({home.cloud_file} is missing); `{start}` starts it"
+        )
+    record = _read(home.cloud_file)
+    # Commands on stacks read these three.
+    if record is None or not _has_texts(record, ("generation", "accountId", "deployerArn")):
+        stop = local_command(home, "down")
+        raise NotRunningError(
+            f"{home.cloud_file}: is damaged. `{stop}` ends the local cloud, then `{start}` starts it"
         )
     # Not the user's own ~/.kube/cache: it would keep a directory per API server, which nothing removes.
     return {**_environment(home.cloud_file, record), "KUBECACHEDIR": str(home.kube_cache)}
@@ -143,8 +150,11 @@ def _environment(file: Path, record: Mapping[str, Any]) -> dict[str, str]:
 def _read(file: Path) -> dict[str, Any] | None:
     """Return the record of a running cloud; None if the file is missing or damaged."""
     record = read_record(file) or {}
-    keys = ("region", "awsEndpoint", "accessKeyId", "secretAccessKey")
-    return record if all(isinstance(record.get(key), str) for key in keys) else None
+    return record if _has_texts(record, ("region", "awsEndpoint", "accessKeyId", "secretAccessKey")) else None
+
+
+def _has_texts(record: Mapping[str, Any], keys: Iterable[str]) -> bool:
+    return all(isinstance(record.get(key), str) for key in keys)
 
 
 def _own(environment: Mapping[str, str], home: Home | None) -> dict[str, str]:

@@ -11,6 +11,7 @@ import yaml
 
 from local.cluster.pki import Pair
 from local.home import write_atomically
+from trainyard.stack_files import dump
 
 Document = dict[str, Any]
 
@@ -92,8 +93,8 @@ def token_webhook(url: str) -> Document:
 
 
 def write(path: Path, content: Document) -> None:
-    """Write a kubeconfig in one step, readable by its owner only."""
-    write_atomically(path, yaml.safe_dump(content, sort_keys=False), mode=0o600)
+    """Write a kubeconfig in one step, readable by its owner only. Names such as `1e3` are quoted, as kubectl needs."""
+    write_atomically(path, dump(content), mode=0o600)
 
 
 def _base64(data: bytes) -> str:

@@ -123,6 +123,14 @@ def test_current_context_of_no_kubeconfig_is_none(tmp_path: Path) -> None:
     assert kubeconfig.current_context(tmp_path / "empty") == ""
 
 
+@pytest.mark.parametrize("name", ["1e3", "08", "0o7", "1_000"])
+def test_kubeconfig_quotes_names_that_kubectl_reads_as_numbers(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "kubeconfig"
+    kubeconfig.write(file, kubeconfig.merge(contexts(name)))
+    assert f"current-context: '{name}'\n" in file.read_text()
+    assert kubeconfig.current_context(file) == name
+
+
 def test_without_clusters_the_kubeconfig_is_valid_and_empty() -> None:
     assert kubeconfig.merge({})["current-context"] == ""
     assert kubeconfig.merge({})["contexts"] == []

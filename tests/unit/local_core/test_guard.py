@@ -121,6 +121,13 @@ def test_damaged_record_counts_as_none(home: Home, text: bytes) -> None:
         cloud_environment(home)
 
 
+@pytest.mark.parametrize("key", sorted(RECORD.keys() - {"pid", "startTime"}))
+def test_record_without_a_key_is_damaged(home: Home, key: str) -> None:
+    home.cloud_file.write_text(json.dumps({**RECORD, key: None}))
+    with pytest.raises(NotRunningError, match=rf"^{home.cloud_file}: is damaged\. `.* down` ends"):
+        cloud_environment(home)
+
+
 @pytest.mark.parametrize("name", ["cloud.json", ""], ids=["damaged", "directory"])
 def test_variable_must_name_a_record(home: Home, name: str) -> None:
     home.cloud_file.write_text("[]")
