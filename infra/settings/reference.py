@@ -26,7 +26,8 @@ HEAD: Final = """\
 <!-- Written by `make reference` from the models in infra/settings; edits here are lost. -->
 
 A stack file is `Pulumi.<stack>.yaml`, or an example in [examples/stacks](../examples/stacks/README.md).
-All keys are below `config:`. They begin with `trainyard:`, except for three `aws:` keys.
+All keys are below `config:`. They begin with `trainyard:`, except for three `aws:` keys, and for
+`pulumi:disable-default-providers: [aws, kubernetes]` of Pulumi, by which every resource must name its provider.
 Unknown keys are errors. All errors in a stack file are reported together, before any resource is registered.
 
 Editors with a YAML language server complete and check the keys: the first line of a stack file names the schema,

@@ -11,6 +11,7 @@ from typing import Final
 from local.arguments import COMMANDS as LOCAL_COMMANDS
 from local.arguments import EXIT_USAGE, HOME, Argument, Command
 from local.home import CHECKOUT
+from local.standard_output import CLOSED_PIPE
 from trainyard.cli.arguments import COMMANDS, WHERE
 
 PAGE: Final = CHECKOUT / "docs" / "commands.md"
@@ -31,7 +32,8 @@ The make targets of the same names call these commands, and install the environm
 `trainyard up --stack dev`. `pip install .` installs a `trainyard` that runs the checkout around the working directory.
 
 Results go to stdout, errors to stderr. Exit codes: 0 for success, 1 for an error or a failed run, {EXIT_USAGE} for a
-wrong command line, 130 after Ctrl-C; others are in the descriptions below.
+wrong command line, 130 after Ctrl-C, {CLOSED_PIPE} if the reader of stdout closes it, as `| head` does; others are
+in the descriptions below.
 
 | Command | What it does |
 |---|---|
