@@ -18,12 +18,12 @@ from trainyard.cli.engine import ROOT, Engine
 from trainyard.stack_files import find, read
 
 UP_SECONDS = 900.0
-GIVE = """
+CREATE_EXISTING = """
 import sys
 from pathlib import Path
-from trainyard.cli.existing_resources import with_given
+from trainyard.cli.existing_resources import with_existing_resources
 from trainyard.stack_files import read
-with_given(read(Path(sys.argv[1])), print)
+with_existing_resources(read(Path(sys.argv[1])), print)
 """
 # A stack that only keeps the local cloud up, so that what another one left can be counted after `make down`.
 KEEPER = "keeper"
@@ -60,12 +60,12 @@ class World:
         engine.state_file.parent.mkdir(parents=True, exist_ok=True)
         engine.state_file.write_text(json.dumps(state))
 
-    def give(self) -> None:
-        """Make what the stack file says is given, which stays when the stack goes."""
-        answer = self._python("-c", GIVE, str(find(self.stack)))
+    def create_existing(self) -> None:
+        """Create the existing resources of the stack file. They stay when the stack goes."""
+        answer = self._python("-c", CREATE_EXISTING, str(find(self.stack)))
         if answer.returncode != 0:
             raise WorldError(
-                f"what stack {self.stack} is given can't be made: {answer.stdout}{answer.stderr}"
+                f"existing resources of stack {self.stack} can't be created: {answer.stdout}{answer.stderr}"
             )
 
     def _python(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -131,7 +131,7 @@ def world(root: Path, stack: str) -> Iterator[World]:
     try:
         made = World(Home(root), stack)
         made.keep_up()
-        made.give()
+        made.create_existing()
         made.before = things(made.client)
         yield made
     finally:

@@ -23,7 +23,7 @@ from local.tools import ToolError
 from trainyard.cli.commands import pinned_sources, say
 from trainyard.cli.engine import ROOT, is_current, state_file
 from trainyard.cli.errors import CommandError
-from trainyard.cli.existing_resources import with_given
+from trainyard.cli.existing_resources import with_existing_resources
 from trainyard.cli.stack_file import check_name, for_local_cloud, write
 from trainyard.stack_files import StackFileError, find, read
 
@@ -45,7 +45,7 @@ def settings_file(question: str, home: Home, stack: str, cloud: dict[str, Any]) 
     if question == LEFTOVERS and is_current(home, stack) and deployed.is_file():
         return deployed
     made = home.root / "asked" / f"Pulumi.{stack}.yaml"
-    document = with_given(read(find(stack)), say)
+    document = with_existing_resources(read(find(stack)), say)
     write(for_local_cloud(document, pinned_sources(document), cloud["deployerArn"]), made)
     return made
 

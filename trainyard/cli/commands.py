@@ -37,7 +37,7 @@ from trainyard.cli.drift import (
 )
 from trainyard.cli.engine import Engine, end_leftovers, generation_file, is_current, state_file
 from trainyard.cli.errors import CommandError
-from trainyard.cli.existing_resources import gives_cluster, with_given
+from trainyard.cli.existing_resources import has_existing_cluster, with_existing_resources
 from trainyard.cli.follow import JobGoneError
 from trainyard.cli.make_variables import user_command, user_variable
 from trainyard.cli.next_steps import kubectl, places, removed_context, shown
@@ -91,7 +91,7 @@ def up(stack: str, cloud: str) -> int:
         session = LocalStack.open(home, stack)
         session.open_log("up")
         session.recover()
-        document = with_given(document, say)
+        document = with_existing_resources(document, say)
         settings = for_local_cloud(document, pinned_sources(document), session.record["deployerArn"])
         session.check(settings)
         missing = check_deployed_pools(session, session.deployment(), settings["config"])
@@ -225,7 +225,9 @@ def _preview_running(stack: str, document: Mapping[str, Any]) -> str | None:
         session.engine.wait_for_other(say)
         if session.engine.was_interrupted():
             say(f"stack {stack}: an earlier command was killed, so this plan may lack some of its resources")
-        settings = for_local_cloud(with_given(document, say), sources, session.record["deployerArn"])
+        settings = for_local_cloud(
+            with_existing_resources(document, say), sources, session.record["deployerArn"]
+        )
         file = session.check(settings)
         check_deployed_pools(session, session.deployment(), settings["config"])
         say(f"stack {stack}: the plan of an up against its state")
@@ -487,7 +489,7 @@ class LocalStack:
         """Remove what the stack left in the account. On an existing cluster this is limited to the stack's own tags."""
         config = self._config()
         if config:
-            tags = stack_tags(self.engine.stack) if gives_cluster(config) else None
+            tags = stack_tags(self.engine.stack) if has_existing_cluster(config) else None
             sweep(self._region(), cluster_name(config, self.engine.stack), say, tags)
 
     def _config(self) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def gone_cluster(deployment: Mapping[str, Any], region: str) -> str | None:
         if each["type"] == CLUSTER:
             name = str(each["id"])
             return name if is_gone(name, region) else None
-    given = next(
+    existing = next(
         (each.get("outputs", {}).get("clusterName") for each in resources if "outputs" in each), None
     )
-    return str(given) if given and is_gone(str(given), region) else None
+    return str(existing) if existing and is_gone(str(existing), region) else None

@@ -1,8 +1,8 @@
-"""Create what a stack file names as existing, on the local cloud. `with_given` is the entry point.
+"""Create what a stack file names as existing, on the local cloud. `with_existing_resources` is the entry point.
 
 These are a VPC with its subnets and routes, a cluster with system nodes, a cluster's administrators, capacity
-reservations, snapshots, and a file system. The id in the stack file is in the tag `GIVEN_TAG` of each, so that the next
-`up` finds it. They last as long as the local cloud, beyond the stack.
+reservations, snapshots, and a file system. The tag `EXISTING_TAG` of each holds the id in the stack file, so that the
+next `up` finds it. They last as long as the local cloud, beyond the stack.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from trainyard.cli.errors import CommandError
 from trainyard.cli.next_steps import made_here
 
-GIVEN_TAG = "trainyard.dev/given"
-GIVEN_CIDR = "10.80.0.0/16"
+EXISTING_TAG = "trainyard.dev/given"
+EXISTING_CIDR = "10.80.0.0/16"
 SUBNET_PREFIX, CONTROL_PLANE_PREFIX = 20, 28
 DEFAULT_BLOCK = timedelta(days=14)
 LONGEST_BLOCK_HOURS = 182 * 24
@@ -58,7 +58,7 @@ STS_AUDIENCE = "sts.amazonaws.com"
 Document = dict[str, Any]
 
 
-def with_given(document: Mapping[str, Any], say: Callable[[str], None]) -> Document:
+def with_existing_resources(document: Mapping[str, Any], say: Callable[[str], None]) -> Document:
     """Return the settings with the ids of resources in the account of the environment's AWS variables.
 
     Invalid settings are not changed: the program reports them with all other errors.
@@ -74,24 +74,26 @@ def with_given(document: Mapping[str, Any], say: Callable[[str], None]) -> Docum
     try:
         _replace(config, region, say)
     except (BotoCoreError, ClientError) as error:
-        raise CommandError(f"what the stack file says is given can't be made here: {error}") from error
+        raise CommandError(
+            f"an existing resource of the stack file can't be created on the local cloud: {error}"
+        ) from error
     return result
 
 
-def gives_cluster(config: Mapping[str, Any]) -> bool:
+def has_existing_cluster(config: Mapping[str, Any]) -> bool:
     """Return whether the settings name an existing cluster."""
     cluster = config.get("trainyard:cluster")
     return isinstance(cluster, dict) and cluster.get("existing") is not None
 
 
 def _replace(config: Document, region: str, say: Callable[[str], None]) -> None:
-    given = _Given(region, say)
+    resources = _ExistingResources(region, say)
     lustre = _at(config, "trainyard:storage", "lustre")
-    if not gives_cluster(config):
-        given.administrators(_at(config, "trainyard:cluster").get("administrators"))
+    if not has_existing_cluster(config):
+        resources.administrators(_at(config, "trainyard:cluster").get("administrators"))
     network = _at(config, "trainyard:network")
     if network.get("vpcId"):
-        given.network(network)
+        resources.network(network)
         cluster, private = _at(config, "trainyard:cluster", "existing"), network.get("privateSubnetIds")
         name = cluster.get("name")
         if (
@@ -101,18 +103,18 @@ def _replace(config: Document, region: str, say: Callable[[str], None]) -> None:
             and private
         ):
             addons = {**ADDONS, FSX_ADDON: {}} if lustre else ADDONS
-            given.cluster(cluster, network["vpcId"], list(private.values()), addons)
+            resources.cluster(cluster, network["vpcId"], list(private.values()), addons)
     for pool in _mappings(config.get("trainyard:pools")):
         ids = pool.get("capacityReservationIds")
         if isinstance(ids, list) and _is_whole(pool):
-            pool["capacityReservationIds"] = [given.reservation(str(each), pool) for each in ids]
-            given.times_of_blocks(pool)
+            pool["capacityReservationIds"] = [resources.reservation(str(each), pool) for each in ids]
+            resources.times_of_blocks(pool)
         if isinstance(pool.get("dataSnapshotId"), str) and isinstance(pool.get("zone"), str):
-            pool["dataSnapshotId"] = given.snapshot(pool)
+            pool["dataSnapshotId"] = resources.snapshot(pool)
     subnet = _at(network, "privateSubnetIds").get(str(lustre.get("zone")))
     existing = _at(lustre, "existing")
     if existing.get("fileSystemId") and subnet:
-        given.file_system(existing, str(subnet))
+        resources.file_system(existing, str(subnet))
 
 
 def _mappings(value: object) -> Iterator[Document]:
@@ -147,7 +149,7 @@ def _written(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-class _Given:
+class _ExistingResources:
     """Finds or creates existing resources, and writes their ids into the settings."""
 
     def __init__(self, region: str, say: Callable[[str], None]) -> None:
@@ -155,18 +157,18 @@ class _Given:
         self._ec2: Any = self._client("ec2")
         self._fsx: Any = self._client("fsx")
         self._say = say
-        given = [{"Name": "tag-key", "Values": [GIVEN_TAG]}]
+        tagged_key = [{"Name": "tag-key", "Values": [EXISTING_TAG]}]
         tagged = [
             (tag["ResourceId"], tag)
             for page in self._ec2.get_paginator("describe_tags").paginate(
-                Filters=[{"Name": "key", "Values": [GIVEN_TAG]}]
+                Filters=[{"Name": "key", "Values": [EXISTING_TAG]}]
             )
             for tag in page["Tags"]
         ] + [
             (each["CapacityReservationId"], tag)
-            for each in self._ec2.describe_capacity_reservations(Filters=given)["CapacityReservations"]
+            for each in self._ec2.describe_capacity_reservations(Filters=tagged_key)["CapacityReservations"]
             for tag in each["Tags"]
-            if tag["Key"] == GIVEN_TAG
+            if tag["Key"] == EXISTING_TAG
         ]
         self._known: dict[str, str] = {str(tag["Value"]): str(identity) for identity, tag in tagged}
 
@@ -178,23 +180,25 @@ class _Given:
     def _eks(self) -> Any:
         return self._client("eks")
 
-    def _once(self, given: str, kind: str, make: Callable[[list[Document]], str]) -> str:
+    def _once(self, wanted: str, kind: str, make: Callable[[list[Document]], str]) -> str:
         """Return the id of the resource for an id of the stack file. `make` creates it with the tags."""
-        if given not in self._known:
-            self._known[given] = make([{"Key": GIVEN_TAG, "Value": given}])
-            self._say(made_here(f"{kind} {given}", self._known[given]))
-        return self._known[given]
+        if wanted not in self._known:
+            self._known[wanted] = make([{"Key": EXISTING_TAG, "Value": wanted}])
+            self._say(made_here(f"{kind} {wanted}", self._known[wanted]))
+        return self._known[wanted]
 
     def network(self, network: Document) -> None:
         """Create a VPC with the subnets of the settings, and one more for the gateways if there is no public subnet."""
-        blocks = (str(each) for each in ipaddress.IPv4Network(GIVEN_CIDR).subnets(new_prefix=SUBNET_PREFIX))
+        blocks = (
+            str(each) for each in ipaddress.IPv4Network(EXISTING_CIDR).subnets(new_prefix=SUBNET_PREFIX)
+        )
         new = str(network["vpcId"]) not in self._known
         vpc = self._once(str(network["vpcId"]), "VPC", self._vpc)
         network["vpcId"] = vpc
         made: dict[str, list[str]] = {"privateSubnetIds": [], "publicSubnetIds": []}
         for key, subnets in made.items():
-            given = network.get(key)
-            for zone in sorted(given) if isinstance(given, dict) else ():
+            zones = network.get(key)
+            for zone in sorted(zones) if isinstance(zones, dict) else ():
                 make = partial(self._subnet, vpc, zone, next(blocks))
                 network[key][zone] = self._once(str(network[key][zone]), "subnet", make)
                 subnets.append(network[key][zone])
@@ -207,7 +211,7 @@ class _Given:
             self._way_out(vpc, public, made["privateSubnetIds"])
 
     def _vpc(self, tags: list[Document]) -> str:
-        made = self._ec2.create_vpc(CidrBlock=GIVEN_CIDR, TagSpecifications=_tagged("vpc", tags))["Vpc"]
+        made = self._ec2.create_vpc(CidrBlock=EXISTING_CIDR, TagSpecifications=_tagged("vpc", tags))["Vpc"]
         vpc = str(made["VpcId"])
         for name in ("EnableDnsSupport", "EnableDnsHostnames"):
             self._ec2.modify_vpc_attribute(VpcId=vpc, **{name: {"Value": True}})
@@ -223,8 +227,8 @@ class _Given:
         """Create a security group whose members reach each other in both directions, as EFA requires."""
         made = self._ec2.create_security_group(
             VpcId=vpc,
-            GroupName=f"given-{tags[0]['Value']}",
-            Description="Given security group of workers",
+            GroupName=f"existing-{tags[0]['Value']}",
+            Description="Existing security group of workers",
             TagSpecifications=_tagged("security-group", tags),
         )
         group = str(made["GroupId"])
@@ -255,7 +259,7 @@ class _Given:
             self._ec2.associate_route_table(RouteTableId=table, SubnetId=subnet)
         return str(table)
 
-    def reservation(self, given: str, pool: Mapping[str, Any]) -> str:
+    def reservation(self, wanted: str, pool: Mapping[str, Any]) -> str:
         """Create a reservation of the pool's type in its zone, with room for all of its nodes."""
 
         def make(tags: list[Document]) -> str:
@@ -274,7 +278,7 @@ class _Given:
             )
             return str(made["CapacityReservation"]["CapacityReservationId"])
 
-        return self._once(given, "capacity reservation", make)
+        return self._once(wanted, "capacity reservation", make)
 
     def _block(self, pool: Mapping[str, Any], tags: list[Document]) -> str:
         """Create a capacity block with the times of the stack file. By default it began before and lasts two weeks.
@@ -294,7 +298,7 @@ class _Given:
         there = next((each for each in offers if each["AvailabilityZone"] == pool["zone"]), None)
         if there is None:
             raise CommandError(
-                f"{pool['zone']} has no {pool['instanceType']}, so that no capacity block can be given"
+                f"{pool['zone']} has no {pool['instanceType']}, so the local cloud can't create the capacity block"
             )
         bought = self._ec2.purchase_capacity_block(
             CapacityBlockOfferingId=there["CapacityBlockOfferingId"],
@@ -347,7 +351,7 @@ class _Given:
             for page in self._fsx.get_paginator("describe_file_systems").paginate()
             for system in page["FileSystems"]
             for tag in system.get("Tags", [])
-            if tag["Key"] == GIVEN_TAG
+            if tag["Key"] == EXISTING_TAG
         }
         system = systems.get(wanted)
         if system is None:
@@ -356,7 +360,7 @@ class _Given:
                 StorageCapacity=1200,
                 SubnetIds=[subnet],
                 LustreConfiguration={"DeploymentType": "SCRATCH_2"},
-                Tags=[{"Key": GIVEN_TAG, "Value": wanted}],
+                Tags=[{"Key": EXISTING_TAG, "Value": wanted}],
             )["FileSystem"]
             self._say(made_here(f"file system {wanted}", str(system["FileSystemId"])))
         existing["fileSystemId"] = system["FileSystemId"]
@@ -377,7 +381,7 @@ class _Given:
         for each in found:
             if each is None or each["account"] != account:
                 continue
-            tags = [{"Key": GIVEN_TAG, "Value": each[0]}]
+            tags = [{"Key": EXISTING_TAG, "Value": each[0]}]
             try:
                 if each["kind"] == "user":
                     self._iam.create_user(UserName=each["name"], Path=each["path"], Tags=tags)
@@ -402,13 +406,13 @@ class _Given:
             CommandError: Another stack has a cluster of this name, or the control plane did not start.
         """
         name = str(existing["name"])
-        tags = {GIVEN_TAG: name}
+        tags = {EXISTING_TAG: name}
         is_new = self._find_cluster(name) is None
         if is_new:
             # Its creator is its administrator, as the deployer of a stack must be.
             self._eks.create_cluster(
                 name=name,
-                roleArn=self._role(f"given-{name}-cluster", "eks.amazonaws.com", CLUSTER_POLICIES),
+                roleArn=self._role(f"existing-{name}-cluster", "eks.amazonaws.com", CLUSTER_POLICIES),
                 resourcesVpcConfig={"subnetIds": self._in_two_zones(vpc, private)},
                 accessConfig={"authenticationMode": "API", "bootstrapClusterCreatorAdminPermissions": True},
                 tags=tags,
@@ -437,10 +441,10 @@ class _Given:
             found: Document = self._eks.describe_cluster(name=name)["cluster"]
         except self._eks.exceptions.ResourceNotFoundException:
             return None
-        if GIVEN_TAG not in (found.get("tags") or {}):
+        if EXISTING_TAG not in (found.get("tags") or {}):
             raise CommandError(
                 f"trainyard:cluster.existing.name: '{name}' is the cluster of a stack that is up here;"
-                " a given one must have another name"
+                " an existing cluster must have another name"
             )
         return found
 
@@ -454,7 +458,7 @@ class _Given:
             if found["status"] != "CREATING" or time.monotonic() > deadline:
                 issues = (found.get("health") or {}).get("issues") or [{}]
                 raise CommandError(
-                    f"given cluster {name} is {found['status']}: {issues[0].get('message', 'no reason given')}"
+                    f"existing cluster {name} is {found['status']}: {issues[0].get('message', 'EKS names no reason')}"
                 )
             time.sleep(POLL_SECONDS)
 
@@ -464,7 +468,7 @@ class _Given:
             if each["Arn"].endswith(f":oidc-provider/{issuer.removeprefix('https://')}"):
                 return str(each["Arn"])
         made = self._iam.create_open_id_connect_provider(
-            Url=issuer, ClientIDList=[STS_AUDIENCE], Tags=[{"Key": GIVEN_TAG, "Value": cluster}]
+            Url=issuer, ClientIDList=[STS_AUDIENCE], Tags=[{"Key": EXISTING_TAG, "Value": cluster}]
         )
         return str(made["OpenIDConnectProviderArn"])
 
@@ -475,14 +479,14 @@ class _Given:
         made = self._eks.create_nodegroup(
             clusterName=cluster,
             nodegroupName=NODE_GROUP,
-            nodeRole=self._role(f"given-{cluster}-node", "ec2.amazonaws.com", NODE_POLICIES),
+            nodeRole=self._role(f"existing-{cluster}-node", "ec2.amazonaws.com", NODE_POLICIES),
             subnets=private,
             instanceTypes=[NODE_TYPE],
             scalingConfig={"minSize": NODES, "maxSize": NODES, "desiredSize": NODES},
             tags=tags,
         )["nodegroup"]
         for issue in made["health"]["issues"]:
-            raise CommandError(f"given cluster {cluster} has no system nodes: {issue['message']}")
+            raise CommandError(f"existing cluster {cluster} has no system nodes: {issue['message']}")
 
     def _role(self, name: str, service: str, policies: tuple[str, ...]) -> str:
         try:

@@ -103,7 +103,7 @@ def for_local_cloud(document: Mapping[str, Any], sources: Sources, deployer_arn:
         if is_count(training.get("processesPerNode", 1)):
             training["processesPerNode"] = 1
     cluster = config.setdefault("trainyard:cluster", {})
-    # A given cluster's administrators are its owner's to choose; there the emulator's deployer made it.
+    # The owner of an existing cluster chooses its administrators; here the emulator's deployer created it.
     if isinstance(cluster, dict) and cluster.get("existing") is None:
         administrators = cluster.get("administrators") or []
         if isinstance(administrators, list) and deployer_arn not in administrators:
@@ -142,8 +142,8 @@ def cluster_name(config: Mapping[str, Any], stack: str) -> str:
     """Return the name of the stack's cluster, or of the existing one that it uses."""
     settings = config.get("trainyard:cluster")
     cluster = settings if isinstance(settings, dict) else {}
-    given = cluster.get("existing")
-    name = given.get("name") if isinstance(given, dict) else cluster.get("name")
+    existing = cluster.get("existing")
+    name = existing.get("name") if isinstance(existing, dict) else cluster.get("name")
     return str(name or f"trainyard-{stack}")
 
 

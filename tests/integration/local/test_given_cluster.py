@@ -1,4 +1,4 @@
-"""A stack on a cluster that is given: it trains there, and goes without taking anything of its owner's with it."""
+"""A stack on an existing cluster: it trains there, and goes without taking anything of its owner's with it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ CONFIG: dict[str, Any] = {
 
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[World]:
-    """A local cloud on which everything is that the stack file says is given."""
+    """A local cloud with all existing resources of the stack file."""
     file = ROOT / f"Pulumi.{STACK}.yaml"
     file.write_text(yaml.safe_dump({"config": CONFIG}))
     try:
@@ -80,7 +80,7 @@ def made(tmp_path: Path) -> Iterator[World]:
 
 
 def kubectl(made: World, *arguments: str) -> str:
-    """kubectl's output in the given cluster, as its administrator."""
+    """kubectl's output in the existing cluster, as its administrator."""
     words = [str(made.home.root / "bin" / "kubectl"), "--kubeconfig", str(made.home.kubeconfig)]
     words += ["--context", CLUSTER, *arguments]
     answer = subprocess.run(words, capture_output=True, text=True, timeout=60)
@@ -89,7 +89,7 @@ def kubectl(made: World, *arguments: str) -> str:
 
 
 def objects(made: World, kind: str) -> set[str]:
-    """Names of objects in the given cluster."""
+    """Names of objects in the existing cluster."""
     items = read_objects(made.home.kubeconfig, kind, context=CLUSTER)["items"]
     return {each["metadata"]["name"] for each in items}
 
@@ -119,7 +119,7 @@ def test_a_stack_trains_on_a_given_cluster_and_leaves_it_as_it_was(made: World) 
     print(output)
     assert process.returncode == 0, output[-3000:]
     assert "run r1 succeeded" in output
-    assert "given cluster" not in output, "the second time it is found, not made"
+    assert f"existing: cluster {CLUSTER}" not in output, "the second time it is found, not made"
     engine = Engine(made.home.root, STACK, cloud_environment(made.home))
     types = {each["type"] for each in engine.deployment()["resources"]}
     assert "trainyard:cluster:ExistingCluster" in types

@@ -10,7 +10,7 @@ import pytest
 from tests.shipped import shipped
 from tests.unit.emulator import REGION, SESSION, Cloud
 from tests.unit.infra.changing import stack_file
-from trainyard.cli.existing_resources import with_given
+from trainyard.cli.existing_resources import with_existing_resources
 
 pytestmark = pytest.mark.unit
 
@@ -26,7 +26,7 @@ def account(deployer: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
 
 def administrator_arns(cluster: Any) -> list[str]:
     said: list[str] = []
-    with_given({"config": {"aws:region": REGION, "trainyard:cluster": cluster}}, said.append)
+    with_existing_resources({"config": {"aws:region": REGION, "trainyard:cluster": cluster}}, said.append)
     return said
 
 
@@ -54,7 +54,7 @@ def test_what_is_written_wrongly_is_left_for_the_program_to_refuse(account: Clou
 
 
 @pytest.mark.parametrize("stack", shipped())
-def test_every_shipped_stack_files_administrators_exist_once_they_are_given(
+def test_every_shipped_stack_files_administrators_exist_on_the_local_cloud(
     account: Cloud, stack: str
 ) -> None:
     cluster = stack_file(stack)["trainyard:cluster"]

@@ -74,7 +74,7 @@ def test_a_machine_that_outlived_the_destroy_goes(
     assert state(deployer, others) == "running"
 
 
-def test_of_a_given_cluster_only_the_stacks_own_machines_go(home: Home, deployer: Cloud) -> None:
+def test_of_an_existing_cluster_only_the_stacks_own_machines_go(home: Home, deployer: Cloud) -> None:
     write(home, {"existing": {"name": "given"}})
     theirs, ours = launch(deployer, "given"), launch(deployer, "given")
     tags = [{"Key": key, "Value": value} for key, value in stack_tags("dev").items()]

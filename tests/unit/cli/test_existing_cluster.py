@@ -1,4 +1,4 @@
-"""A cluster that a stack file says is given, made on the local cloud."""
+"""The existing cluster of a stack file, created on the local cloud."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.unit.emulator import REGION, SESSION, Cloud
 from tests.unit.infra.changing import GIVEN_CLUSTER, settings
 from trainyard.cli.errors import CommandError
-from trainyard.cli.existing_resources import gives_cluster, with_given
+from trainyard.cli.existing_resources import has_existing_cluster, with_existing_resources
 from trainyard.cli.stack_file import Sources, for_local_cloud
 
 pytestmark = pytest.mark.unit
@@ -45,7 +45,7 @@ def changed(**cluster: Any) -> dict[str, Any]:
 
 def existing_settings(stack: dict[str, Any], said: list[str] | None = None) -> dict[str, Any]:
     lines: list[str] = [] if said is None else said
-    config: dict[str, Any] = with_given(stack, lines.append)["config"]
+    config: dict[str, Any] = with_existing_resources(stack, lines.append)["config"]
     return config
 
 
@@ -67,7 +67,7 @@ def test_the_settings_get_what_describe_cluster_tells(account: Cloud) -> None:
     assert found["resourcesVpcConfig"]["subnetIds"] == list(network["privateSubnetIds"].values())
 
 
-def test_the_program_takes_what_was_made_for_a_given_cluster(account: Cloud) -> None:
+def test_the_program_accepts_what_was_created_as_existing_cluster(account: Cloud) -> None:
     existing = settings(existing_settings(STACK)).cluster.existing
     assert existing is not None
     assert existing.endpoint == "https://127.0.0.1:6443"
@@ -118,7 +118,7 @@ def test_where_all_pools_are_in_one_zone_the_control_plane_still_has_two(account
     assert len({each["AvailabilityZone"] for each in subnets}) == 2
 
 
-def test_another_stacks_cluster_is_not_taken_for_a_given_one(account: Cloud) -> None:
+def test_another_stacks_cluster_is_not_an_existing_one(account: Cloud) -> None:
     account.cluster("research")
     with pytest.raises(CommandError, match=r"existing\.name: 'research' is the cluster of a stack"):
         existing_settings(STACK)
@@ -136,7 +136,7 @@ def test_a_wrong_name_is_left_for_the_program_to_refuse(account: Cloud, name: An
     assert account.client("eks").list_clusters()["clusters"] == []
 
 
-def test_administrators_of_a_given_cluster_are_not_the_stacks_to_name(account: Cloud, tmp_path: Any) -> None:
+def test_administrators_of_an_existing_cluster_are_its_owners(account: Cloud, tmp_path: Any) -> None:
     sources = Sources(karpenter_chart=tmp_path, karpenter_crd_chart=tmp_path, training_operator=tmp_path)
     document = for_local_cloud(
         {"config": existing_settings(STACK)}, sources, "arn:aws:iam::123456789012:user/me"
@@ -147,7 +147,7 @@ def test_administrators_of_a_given_cluster_are_not_the_stacks_to_name(account: C
 
 
 @pytest.mark.parametrize(
-    ("cluster", "is_given"),
+    ("cluster", "exists"),
     [
         ({"existing": GIVEN_CLUSTER}, True),
         ({"version": "1.35"}, False),
@@ -155,5 +155,5 @@ def test_administrators_of_a_given_cluster_are_not_the_stacks_to_name(account: C
         (None, False),
     ],
 )
-def test_whether_settings_give_a_cluster(cluster: Any, is_given: bool) -> None:
-    assert gives_cluster({"trainyard:cluster": cluster}) is is_given
+def test_settings_may_name_an_existing_cluster(cluster: Any, exists: bool) -> None:
+    assert has_existing_cluster({"trainyard:cluster": cluster}) is exists

@@ -14,9 +14,9 @@ from tests.shipped import shipped
 from tests.unit.emulator import SESSION, Cloud
 from tests.unit.preflight.accounts import OF_NETWORK, checks
 from tests.unit.preflight.accounts import account as preflight_account
-from trainyard.cli import existing_resources as local_given
+from trainyard.cli import existing_resources
 from trainyard.cli.errors import CommandError
-from trainyard.cli.existing_resources import with_given
+from trainyard.cli.existing_resources import with_existing_resources
 from trainyard.cli.stack_file import write
 from trainyard.preflight.aws import Aws
 from trainyard.preflight.checks import examine
@@ -54,8 +54,8 @@ def account(deployer: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
     return deployer
 
 
-def test_a_given_vpc_has_the_subnets_of_the_settings_in_their_zones_and_a_way_out(account: Cloud) -> None:
-    network = with_given(STACK, print)["config"]["trainyard:network"]
+def test_an_existing_vpc_has_the_subnets_of_the_settings_in_their_zones_and_a_way_out(account: Cloud) -> None:
+    network = with_existing_resources(STACK, print)["config"]["trainyard:network"]
     ec2 = account.client("ec2")
     ids = list(network["privateSubnetIds"].values())
     subnets = ec2.describe_subnets(SubnetIds=ids)["Subnets"]
@@ -70,8 +70,8 @@ def test_a_given_vpc_has_the_subnets_of_the_settings_in_their_zones_and_a_way_ou
         )
 
 
-def test_a_given_reservation_is_for_the_pools_type_zone_and_ceiling(account: Cloud) -> None:
-    (pool,) = with_given(STACK, print)["config"]["trainyard:pools"]
+def test_an_existing_reservation_is_for_the_pools_type_zone_and_ceiling(account: Cloud) -> None:
+    (pool,) = with_existing_resources(STACK, print)["config"]["trainyard:pools"]
     found = account.client("ec2").describe_capacity_reservations(
         CapacityReservationIds=pool["capacityReservationIds"]
     )["CapacityReservations"][0]
@@ -91,7 +91,7 @@ def test_existing_block_started_unless_duration_impossible(
     end = datetime.now(UTC).replace(microsecond=0) + timedelta(days=ends or 14)
     pool |= {"instanceType": "p5.48xlarge", "reservationType": "capacity-block"}
     pool |= {"reservationEnds": end.isoformat()} if ends else {}
-    (made,) = with_given(stack, print)["config"]["trainyard:pools"]
+    (made,) = with_existing_resources(stack, print)["config"]["trainyard:pools"]
     found = account.client("ec2").describe_capacity_reservations(
         CapacityReservationIds=made["capacityReservationIds"]
     )["CapacityReservations"][0]
@@ -103,7 +103,7 @@ def test_existing_block_started_unless_duration_impossible(
 
 
 @pytest.mark.parametrize(("begins", "ends"), [(1, 4), (-2, 3), (1, None)])
-def test_a_given_block_begins_when_the_stack_file_says_and_the_preflight_takes_it(
+def test_an_existing_block_begins_when_the_stack_file_says_and_the_preflight_takes_it(
     account: Cloud, tmp_path: Path, begins: int, ends: int | None
 ) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
@@ -111,7 +111,7 @@ def test_a_given_block_begins_when_the_stack_file_says_and_the_preflight_takes_i
     times |= {"reservationEnds": (now + timedelta(days=ends)).isoformat()} if ends else {}
     document = read(find("p5"))
     document["config"]["trainyard:pools"][0] |= times
-    copied = with_given(document, print)
+    copied = with_existing_resources(document, print)
     write(copied, tmp_path / "Pulumi.p5.yaml")
     (pool,) = copied["config"]["trainyard:pools"]
     found = account.client("ec2").describe_capacity_reservations(
@@ -129,18 +129,20 @@ def test_a_given_block_begins_when_the_stack_file_says_and_the_preflight_takes_i
 def test_pool_of_future_blocks_takes_earliest_start(account: Cloud) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
     for name, days in (("cr-late", 9), ("cr-soon", 3)):
-        with_given(with_blocks(name, reservationBegins=(now + timedelta(days=days)).isoformat()), print)
-    (pool,) = with_given(with_blocks("cr-late", "cr-soon"), print)["config"]["trainyard:pools"]
+        with_existing_resources(
+            with_blocks(name, reservationBegins=(now + timedelta(days=days)).isoformat()), print
+        )
+    (pool,) = with_existing_resources(with_blocks("cr-late", "cr-soon"), print)["config"]["trainyard:pools"]
     assert pool["reservationBegins"] == f"{now + timedelta(days=3):%Y-%m-%dT%H:%M:%SZ}"
-    with_given(with_blocks("cr-now"), print)
-    (pool,) = with_given(with_blocks("cr-late", "cr-now"), print)["config"]["trainyard:pools"]
+    with_existing_resources(with_blocks("cr-now"), print)
+    (pool,) = with_existing_resources(with_blocks("cr-late", "cr-now"), print)["config"]["trainyard:pools"]
     assert "reservationBegins" not in pool
 
 
-def test_the_given_block_of_p5_is_one_that_the_preflight_takes(account: Cloud, tmp_path: Path) -> None:
+def test_the_existing_block_of_p5_is_one_that_the_preflight_takes(account: Cloud, tmp_path: Path) -> None:
     """Each time: an `up` that finds the block, too, must know when it ends."""
     for up in ("first", "second"):
-        copied = with_given(read(find("p5")), print)
+        copied = with_existing_resources(read(find("p5")), print)
         write(copied, tmp_path / "Pulumi.p5.yaml")
         settings = load("p5", tmp_path / "Pulumi.p5.yaml")
         assert settings.pools[0].reservation_ends is not None
@@ -153,13 +155,13 @@ def test_the_given_block_of_p5_is_one_that_the_preflight_takes(account: Cloud, t
     "stack",
     [each for each in shipped() if re.search("vpcId: |capacity-block", find(each).read_text())],
 )
-def test_what_a_shipped_stack_is_given_is_what_the_preflight_takes(
+def test_preflight_accepts_existing_resources_of_shipped_stacks(
     account: Cloud, tmp_path: Path, stack: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        local_given._Given, "cluster", lambda *_: None
+        existing_resources._ExistingResources, "cluster", lambda *_: None
     )  # it needs machines: tests/integration/local
-    write(with_given(read(find(stack)), print), tmp_path / f"Pulumi.{stack}.yaml")
+    write(with_existing_resources(read(find(stack)), print), tmp_path / f"Pulumi.{stack}.yaml")
     settings = load(stack, tmp_path / f"Pulumi.{stack}.yaml")
     names = (
         "existing file system",
@@ -184,41 +186,49 @@ def with_blocks(*ids: str, **changes: Any) -> dict[str, Any]:
     return stack
 
 
-def test_of_several_given_blocks_the_first_end_is_the_pools(account: Cloud) -> None:
+def test_of_several_existing_blocks_the_first_end_is_the_pools(account: Cloud) -> None:
     soon, late = (datetime.now(UTC).replace(microsecond=0) + timedelta(days=days) for days in (3, 9))
     for name, end in (("cr-late", late), ("cr-soon", soon)):
-        with_given(with_blocks(name, reservationEnds=end.isoformat()), print)
-    (pool,) = with_given(with_blocks("cr-late", "cr-soon"), print)["config"]["trainyard:pools"]
+        with_existing_resources(with_blocks(name, reservationEnds=end.isoformat()), print)
+    (pool,) = with_existing_resources(with_blocks("cr-late", "cr-soon"), print)["config"]["trainyard:pools"]
     assert pool["reservationEnds"] == f"{soon:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def test_the_end_that_the_stack_file_says_stays_and_an_odcr_gets_none(account: Cloud) -> None:
-    with_given(with_blocks("cr-1"), print)
+    with_existing_resources(with_blocks("cr-1"), print)
     other = (datetime.now(UTC) + timedelta(days=3)).isoformat()
-    (pool,) = with_given(with_blocks("cr-1", reservationEnds=other), print)["config"]["trainyard:pools"]
+    (pool,) = with_existing_resources(with_blocks("cr-1", reservationEnds=other), print)["config"][
+        "trainyard:pools"
+    ]
     assert pool["reservationEnds"] == other, "that it isn't the block's is for the preflight to tell"
-    with_given(with_blocks("cr-2", reservationType="odcr", reservationEnds=other), print)
-    (pool,) = with_given(with_blocks("cr-2", reservationType="odcr"), print)["config"]["trainyard:pools"]
+    with_existing_resources(with_blocks("cr-2", reservationType="odcr", reservationEnds=other), print)
+    (pool,) = with_existing_resources(with_blocks("cr-2", reservationType="odcr"), print)["config"][
+        "trainyard:pools"
+    ]
     assert "reservationEnds" not in pool, "its machines outlive it"
 
 
 def test_a_block_that_has_ended_is_left_for_the_preflight_to_tell(account: Cloud) -> None:
     ended = (datetime.now(UTC) - timedelta(days=3)).isoformat()
-    with_given(with_blocks("cr-1", reservationEnds=ended), print)
-    (pool,) = with_given(with_blocks("cr-1"), print)["config"]["trainyard:pools"]
+    with_existing_resources(with_blocks("cr-1", reservationEnds=ended), print)
+    (pool,) = with_existing_resources(with_blocks("cr-1"), print)["config"]["trainyard:pools"]
     assert "reservationEnds" not in pool
 
 
 @pytest.mark.parametrize("ends", ["next year", "2027-01-31T11:30:00", 12])
 def test_an_end_that_is_none_is_left_for_the_program_to_refuse(account: Cloud, ends: Any) -> None:
-    (pool,) = with_given(with_blocks("cr-1", reservationEnds=ends), print)["config"]["trainyard:pools"]
+    (pool,) = with_existing_resources(with_blocks("cr-1", reservationEnds=ends), print)["config"][
+        "trainyard:pools"
+    ]
     assert (pool["capacityReservationIds"], pool["reservationEnds"]) == (["cr-1"], ends)
-    (pool,) = with_given(with_blocks("cr-1", reservationBegins=ends), print)["config"]["trainyard:pools"]
+    (pool,) = with_existing_resources(with_blocks("cr-1", reservationBegins=ends), print)["config"][
+        "trainyard:pools"
+    ]
     assert (pool["capacityReservationIds"], pool["reservationBegins"]) == (["cr-1"], ends)
 
 
-def test_a_given_snapshot_is_one_that_the_preflight_takes(account: Cloud) -> None:
-    (pool,) = with_given(STACK, print)["config"]["trainyard:pools"]
+def test_an_existing_snapshot_is_one_that_the_preflight_takes(account: Cloud) -> None:
+    (pool,) = with_existing_resources(STACK, print)["config"]["trainyard:pools"]
     ec2 = account.client("ec2")
     (found,) = ec2.describe_snapshots(SnapshotIds=[pool["dataSnapshotId"]])["Snapshots"]
     assert (found["VolumeSize"], found["Encrypted"], found["State"]) == (30, True, "completed")
@@ -227,12 +237,12 @@ def test_a_given_snapshot_is_one_that_the_preflight_takes(account: Cloud) -> Non
     ]
 
 
-def test_the_next_up_finds_what_the_last_one_made_and_the_given_document_stays(account: Cloud) -> None:
+def test_the_next_up_finds_what_the_last_one_made_and_the_document_stays(account: Cloud) -> None:
     before = copy.deepcopy(STACK)
     said: list[str] = []
-    first = with_given(STACK, said.append)
+    first = with_existing_resources(STACK, said.append)
     assert len(said) == 6
-    assert with_given(STACK, said.append) == first
+    assert with_existing_resources(STACK, said.append) == first
     assert len(said) == 6
     assert before == STACK
 
@@ -250,7 +260,7 @@ def test_the_next_up_finds_what_the_last_one_made_and_the_given_document_stays(a
 def test_what_is_written_wrongly_is_left_for_the_program_to_refuse(
     account: Cloud, config: dict[str, Any]
 ) -> None:
-    pools = with_given({"config": config}, print)["config"].get("trainyard:pools")
+    pools = with_existing_resources({"config": config}, print)["config"].get("trainyard:pools")
     assert pools == config.get("trainyard:pools")
 
 
@@ -258,4 +268,4 @@ def test_what_the_account_refuses_is_one_line(account: Cloud) -> None:
     wrong = copy.deepcopy(STACK)
     wrong["config"]["trainyard:network"]["privateSubnetIds"] = {"eu-north-9z": "subnet-0a"}
     with pytest.raises(CommandError, match="eu-north-9z"):
-        with_given(wrong, print)
+        with_existing_resources(wrong, print)

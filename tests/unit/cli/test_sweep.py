@@ -109,7 +109,7 @@ def test_what_two_tags_find_is_removed_once(account: Cloud) -> None:
     assert sweep(REGION, "train", print) == 1
 
 
-def test_on_a_given_cluster_only_what_is_the_stacks_too_goes(account: Cloud) -> None:
+def test_on_an_existing_cluster_only_what_is_the_stacks_too_goes(account: Cloud) -> None:
     """Its system nodes and the machines of other stacks carry the cluster's tags as well."""
     ours, stack = stack_tags("mine"), {}
     ec2, iam, logs = (account.client(each) for each in ("ec2", "iam", "logs"))
