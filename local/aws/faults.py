@@ -11,7 +11,7 @@ that each rule fired. The rules are:
 - leftovers: `{"code": "NetworkInterfaceLeft", "instanceType": "g5.*", "times": 1}`: when such an instance of a cluster
   ends, a network interface of VPC CNI is left behind (`local.aws.interfaces`).
 - calls: `{"action": "ec2:CreateFleet", "code": "RequestLimitExceeded", "status": 503, "times": 2}`: the call fails.
-- machines: `{"condition": "AcceleratedHardwareReady", "code": "NvidiaXID79Error", "instanceId": "i-*", "instanceType":
+- nodes: `{"condition": "AcceleratedHardwareReady", "code": "NvidiaXID79Error", "instanceId": "i-*", "instanceType":
   "g5.*", "since": 600}`: the node monitoring agent reports this condition as false, since `since` seconds before the
   PUT. `code` is its reason.
 """

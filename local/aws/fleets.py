@@ -135,7 +135,7 @@ def _share(
 
 
 _shared: ContextVar[list[int] | None] = ContextVar("shared", default=None)
-"""How many machines each launch specification of the fleet gives that is being made."""
+"""The number of instances of each launch specification in the fleet that is being created."""
 
 
 def install() -> None:

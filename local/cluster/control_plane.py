@@ -41,7 +41,7 @@ REQUEST_SECONDS = 10.0
 # Exits of one process after which the start has failed.
 TRIES = 4
 # The nodes first end their pods, each with its own grace period.
-MACHINES_GRACE = 20.0
+NODES_GRACE = 20.0
 SERVED_VERSION = TOOLS["kubernetes"].number
 GROUPS = {"eks:cluster-admin": "cluster-admin", "eks:admin": "admin", "eks:edit": "edit", "eks:view": "view"}
 
@@ -105,7 +105,7 @@ class ControlPlane:
         keys = client.call("/openid/v1/jwks")
         self._start("controller-manager", commands.controller_manager(self.plan), environment)
         self._start("scheduler", commands.scheduler(self.plan), environment)
-        machines = [
+        nodes = [
             sys.executable,
             "-m",
             "local.nodes",
@@ -114,7 +114,7 @@ class ControlPlane:
             "--home",
             str(self._home.root),
         ]
-        self._start("machines", machines, environment, grace=MACHINES_GRACE)
+        self._start("nodes", nodes, environment, grace=NODES_GRACE)
         self.administrator = kubeconfig.document(self.plan.name, self.plan.endpoint, authority, administrator)
         say(
             f"cluster {self.plan.name} is ready after {time.monotonic() - started:.1f} s at {self.plan.endpoint}"
@@ -147,16 +147,16 @@ class ControlPlane:
     def stop(self) -> None:
         """Stop everything, first the nodes and the rest of their pods, and remove the cluster's directory."""
         pods = self._pod_processes()
-        for name in ("machines", "scheduler", "controller-manager", "apiserver", "etcd"):
+        for name in ("nodes", "scheduler", "controller-manager", "apiserver", "etcd"):
             self._processes.stop(f"{self.plan.name}-{name}")
-            if name == "machines":
+            if name == "nodes":
                 kill_remaining(pods)
         self._claim.close()
         shutil.rmtree(self.plan.directory, ignore_errors=True)
 
     def _pod_processes(self) -> list[Process]:
         """Return the processes below the nodes, and those of containers that an earlier nodes process started."""
-        root = self._processes.pid(f"{self.plan.name}-machines")
+        root = self._processes.pid(f"{self.plan.name}-nodes")
         recorded = recorded_processes(self._home.pods / self.plan.name)
         roots = {each.pid for each in recorded} | ({root} if root is not None else set())
         below = [Process(pid, start) for pid in descendants(*roots) if (start := read_stat(pid)) is not None]

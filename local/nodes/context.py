@@ -65,7 +65,7 @@ class Settings:
     @property
     def state(self) -> Path:
         """Files of the local/nodes process: small programs and the kubelets' port."""
-        return self.home.cluster(self.cluster) / "machines"
+        return self.home.cluster(self.cluster) / "nodes"
 
     @property
     def pki(self) -> Path:

@@ -128,7 +128,7 @@ def test_every_cluster_has_a_control_plane_of_its_own_and_deleting_it_stops_that
     def processes() -> dict[str, int]:
         return {each["name"]: each["pid"] for each in cloud.status()["processes"] if each["alive"]}
 
-    parts = {"etcd", "apiserver", "controller-manager", "scheduler", "machines"}
+    parts = {"etcd", "apiserver", "controller-manager", "scheduler", "nodes"}
     before = processes()
     assert {name.removeprefix(f"{MAIN}-") for name in before} == {*parts, "aws"}
     other = cloud.create_cluster(OTHER)
@@ -159,7 +159,7 @@ def test_status_tells_scripts_where_everything_is(cloud: OwnCloud) -> None:
     with urlopen(f"{status['awsEndpoint']}/_trainyard/health", timeout=10) as answer:  # noqa: S310  (our own)
         assert answer.status == 200
     names = {process["name"] for process in status["processes"]}
-    assert {"aws", f"{MAIN}-apiserver", f"{MAIN}-machines"} <= names
+    assert {"aws", f"{MAIN}-apiserver", f"{MAIN}-nodes"} <= names
     for process in status["processes"]:
         assert process["alive"], process
         assert process["rssBytes"] > 0, process
