@@ -111,7 +111,7 @@ class Home:
         self.bin.mkdir(exist_ok=True)
         socket_directory = self.control_socket.parent
         # STACKS of local/backend.py, and the directory for the settings of a preflight.
-        states = (self.root / "stacks", self.root / "asked")
+        states = (self.root / "stacks", self.root / "checks")
         for private in (
             self.run,
             socket_directory,

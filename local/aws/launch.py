@@ -122,7 +122,7 @@ def install() -> None:
 
     run_instances = InstanceBackend.run_instances
 
-    def run_and_tell(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def run_and_notify(self: Any, *args: Any, **kwargs: Any) -> Any:
         reservation = run_instances(self, *args, **kwargs)
         if kwargs.get("launch_template"):
             version = self._get_template_from_args(kwargs["launch_template"])
@@ -140,7 +140,7 @@ def install() -> None:
         events.notify_change()
         return reservation
 
-    InstanceBackend.run_instances = run_and_tell
+    InstanceBackend.run_instances = run_and_notify
 
     for name, state in (("terminate", "terminated"), ("stop", "stopped"), ("start", "running")):
         _report_state_after(name, state)

@@ -122,7 +122,7 @@ class Drivers:
             instance = self.instances.get(item["metadata"]["name"])
             if instance is not None:
                 await self._show(item, instance)
-                await self._let_in(item, drivers_of(instance))
+                await self._remove_startup_taints(item, drivers_of(instance))
         for name in self._shown.keys() - {item["metadata"]["name"] for item in known}:
             del self._shown[name]
 
@@ -176,7 +176,7 @@ class Drivers:
         await self._present(CSI_NODES, name, body)
         self._shown[name] = wanted
 
-    async def _let_in(self, item: Object, drivers: dict[str, Driver]) -> None:
+    async def _remove_startup_taints(self, item: Object, drivers: dict[str, Driver]) -> None:
         """Remove the startup taints of the drivers that run."""
         gone = {driver.taint for driver in drivers.values()}
         taints = item["spec"].get("taints") or []

@@ -44,7 +44,7 @@ def settings_file(question: str, home: Home, stack: str, cloud: dict[str, Any]) 
     deployed = home.root / STACKS / f"Pulumi.{stack}.yaml"
     if question == LEFTOVERS and is_current(home, stack) and deployed.is_file():
         return deployed
-    made = home.root / "asked" / f"Pulumi.{stack}.yaml"
+    made = home.root / "checks" / f"Pulumi.{stack}.yaml"
     document = with_existing_resources(read(find(stack)), say)
     write(for_local_cloud(document, pinned_sources(document), cloud["deployerArn"]), made)
     return made
@@ -89,7 +89,7 @@ def ask_inside(question: str, stack: str, home: Home) -> int:
         )
     file = settings_file(question, home, stack, cloud)
     # Ignore the state of an earlier local cloud: the other directory has no such file.
-    states = home.root / (STACKS if is_current(home, stack) else "asked")
+    states = home.root / (STACKS if is_current(home, stack) else "checks")
     words = ["-m", MODULES[question], "--stack", stack, "--file", str(file)]
     words += ["--state", str(state_file(states, stack))]
     return subprocess.run([sys.executable, *words], cwd=ROOT).returncode

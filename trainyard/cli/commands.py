@@ -295,9 +295,9 @@ def delete_data(stack: str, cloud: str, confirmed: str) -> int:
 def submit(stack: str, cloud: str, minimum: int, maximum: int) -> int:
     """Start another run with the stack's launcher manifest and follow it."""
     if not 1 <= minimum <= maximum:
-        least, most = user_variable("MIN", str(minimum)), user_variable("MAX", str(maximum))
+        values = f"{user_variable('MIN', str(minimum))} {user_variable('MAX', str(maximum))}"
         raise CommandError(
-            f"{least} {most}: {user_variable('MIN')} must be at least 1 and not above {user_variable('MAX')}"
+            f"{values}: {user_variable('MIN')} must be at least 1 and not above {user_variable('MAX')}"
         )
     return runs.submit(_deployed(stack, cloud), minimum, maximum)
 
@@ -480,7 +480,7 @@ class LocalStack:
         Raises:
             CommandError: The value of a fixed setting changed.
         """
-        file = self.home.root / "asked" / f"Pulumi.{self.engine.stack}.yaml"
+        file = self.home.root / "checks" / f"Pulumi.{self.engine.stack}.yaml"
         write(settings, file)
         program.check(self.engine.stack, "--file", str(file), "--state", str(self.engine.state_file))
         return file

@@ -80,7 +80,7 @@ def create(cluster: Cluster, params: Document) -> AccessEntry:
     if principal in cluster.entries:
         raise in_use("The specified access entry resource is already in use on this cluster.")
     if kind not in TYPES:
-        raise invalid(f"type: expected one of {', '.join(TYPES)}, got {kind!r}")
+        raise invalid(f"type: {kind!r} must be one of {', '.join(TYPES)}")
     groups = params.get("kubernetesGroups") or []
     if kind != "STANDARD" and (groups or params.get("username")):
         raise invalid(f"kubernetesGroups and username cannot be given for an access entry of type {kind}")
@@ -140,7 +140,7 @@ def associate(cluster: Cluster, principal: str, params: Document, check_mode: bo
         raise invalid("Access policies can only be associated with access entries of type STANDARD")
     scope = params.get("accessScope") or {}
     if scope.get("type") != "cluster":
-        raise invalid(f"accessScope.type: the local cloud enforces 'cluster' only, got {scope.get('type')!r}")
+        raise invalid(f"accessScope.type: {scope.get('type')!r} must be 'cluster' on the local cloud")
     now = utcnow()
     document = {
         "policyArn": policy,

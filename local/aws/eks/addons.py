@@ -153,7 +153,7 @@ def _apply(cluster: Cluster, document: Document, params: Document) -> None:
         )
     conflicts = params.get("resolveConflicts")
     if conflicts and conflicts not in CONFLICTS:
-        raise invalid(f"resolveConflicts: expected one of {', '.join(CONFLICTS)}, got {conflicts!r}")
+        raise invalid(f"resolveConflicts: {conflicts!r} must be one of {', '.join(CONFLICTS)}")
     values = params.get("configurationValues")
     if values:
         _check_values(name, values)

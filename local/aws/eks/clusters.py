@@ -56,7 +56,8 @@ def create(region: str, params: Document, creator_arn: str) -> Cluster:
     access = {"authenticationMode": "CONFIG_MAP", "bootstrapClusterCreatorAdminPermissions": True}
     access.update({k: v for k, v in (params.get("accessConfig") or {}).items() if v is not None})
     if access["authenticationMode"] not in AUTHENTICATION_MODES:
-        raise invalid(f"authenticationMode: expected one of {', '.join(AUTHENTICATION_MODES)}")
+        mode = access["authenticationMode"]
+        raise invalid(f"authenticationMode: {mode!r} must be one of {', '.join(AUTHENTICATION_MODES)}")
     vpc, interfaces = _network(region, name, params.get("resourcesVpcConfig") or {})
     network = {
         "ipFamily": "ipv4",
@@ -213,7 +214,7 @@ def require_role(role_arn: str) -> None:
     """Raise InvalidParameterException if the role does not exist."""
     if not any(role.arn == role_arn for role in iam_backends[ACCOUNT_ID][PARTITION].roles.values()):
         raise invalid(
-            f"The role {role_arn!r} does not exist; expected the ARN of an IAM role of this account"
+            f"The role {role_arn!r} does not exist. It must be the ARN of an IAM role of this account"
         )
 
 

@@ -43,7 +43,7 @@ def create(cluster: Cluster, params: Document) -> NodeGroup:
     require_role(params.get("nodeRole", ""))
     ami_type = params.get("amiType") or "AL2023_x86_64_STANDARD"
     if ami_type not in AMI_TYPES:
-        raise invalid(f"amiType: the local cloud has {', '.join(AMI_TYPES)}, got {ami_type!r}")
+        raise invalid(f"amiType: {ami_type!r} must be one of {', '.join(AMI_TYPES)} on the local cloud")
     scaling = {"minSize": 1, "maxSize": 2, "desiredSize": 2, **(params.get("scalingConfig") or {})}
     _check_scaling(scaling)
     template = dict(params.get("launchTemplate") or {})
@@ -184,7 +184,7 @@ def _check_scaling(scaling: Document) -> None:
     low, wanted, high = (int(scaling[k]) for k in ("minSize", "desiredSize", "maxSize"))
     if not 0 <= low <= wanted <= high or high < 1:
         raise invalid(
-            f"scalingConfig: expected minSize <= desiredSize <= maxSize, got {low}, {wanted}, {high}"
+            f"scalingConfig: minSize {low}, desiredSize {wanted} and maxSize {high} must be in ascending order"
         )
 
 

@@ -38,7 +38,7 @@ def deployed(home: Home, generation: str) -> Path:
 
 @pytest.mark.parametrize(
     ("question", "generation", "folder"),
-    [("leftovers", "g1", "stacks"), ("leftovers", "g0", "asked"), ("preflight", "g1", "asked")],
+    [("leftovers", "g1", "stacks"), ("leftovers", "g0", "checks"), ("preflight", "g1", "checks")],
 )
 def test_leftovers_are_asked_of_the_deployed_file_and_preflight_of_the_new(
     home: Home, question: str, generation: str, folder: str
@@ -46,7 +46,7 @@ def test_leftovers_are_asked_of_the_deployed_file_and_preflight_of_the_new(
     deployed(home, generation)
     file = account.settings_file(question, home, "dev", CLOUD)
     assert file == home.root / folder / "Pulumi.dev.yaml"
-    if folder == "asked":
+    if folder == "checks":
         cluster: dict[str, Any] = yaml.safe_load(file.read_text())["config"]["trainyard:cluster"]
         assert CLOUD["deployerArn"] in cluster["administrators"]
 
