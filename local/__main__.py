@@ -13,7 +13,7 @@ from local.home import Home
 from local.tools import ToolError
 
 
-def say(line: str) -> None:
+def report(line: str) -> None:
     """Print a line and flush it, also into a pipe."""
     print(line, flush=True)
 
@@ -29,11 +29,11 @@ def run(words: list[str]) -> int:
     if arguments.command == "up":
         preload_library()  # first, so that a missing compiler is reported before the tools are built
         tools.ensure([], home)
-        lifecycle.up(home, say, arguments.boot_seconds, arguments.gpu_delay_seconds)
+        lifecycle.up(home, report, arguments.boot_seconds, arguments.gpu_delay_seconds)
     elif arguments.command == "down":
-        lifecycle.down(home, say)
+        lifecycle.down(home, report)
     elif arguments.command == "reset":
-        lifecycle.reset(home, say)
+        lifecycle.reset(home, report)
     elif arguments.command == "status":
         found = lifecycle.status(home)
         print_status(home, found, as_json=arguments.json)
@@ -47,7 +47,7 @@ def run(words: list[str]) -> int:
             preload_library()
         for name, place in tools.ensure(arguments.names, home, quiet=arguments.quiet).items():
             if not arguments.quiet:
-                say(f"{name:30} {place}")
+                report(f"{name:30} {place}")
     elif arguments.command == EXEC:
         words = arguments.words
         execute(home, words[1:] if words[:1] == ["--"] else words)

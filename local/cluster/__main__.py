@@ -12,7 +12,7 @@ from pathlib import Path
 
 from local.cluster.namespaces import bring_loopback_up
 from local.cluster.record import parse_stat
-from local.cluster.supervisor import StartError, Supervisor, say
+from local.cluster.supervisor import StartError, Supervisor, report
 from local.home import Home
 
 
@@ -32,7 +32,7 @@ def main() -> int:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"error: another local cloud is running in {home.root}")
+            report(f"error: another local cloud is running in {home.root}")
             return 1
         if arguments.private_network:
             bring_loopback_up()
@@ -41,13 +41,13 @@ def main() -> int:
             signal.signal(number, lambda *_: supervisor.shut_down())
         supervisor.run()
     except StartError as error:
-        say(f"error: {error}")
+        report(f"error: {error}")
         return 1
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            say(f"error: the disk of {home.root} is full: free some space and start again")
+            report(f"error: the disk of {home.root} is full: free some space and start again")
         else:
-            say(f"error: {error}")
+            report(f"error: {error}")
         return 1
     return 0
 

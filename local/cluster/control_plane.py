@@ -84,7 +84,7 @@ class ControlPlane:
         )
         self.administrator: kubeconfig.Document = {}
 
-    def start(self, environment: Mapping[str, str], say: Callable[[str], None]) -> dict[str, Any]:
+    def start(self, environment: Mapping[str, str], report: Callable[[str], None]) -> dict[str, Any]:
         """Start everything and wait until the API server is ready.
 
         Returns:
@@ -96,7 +96,7 @@ class ControlPlane:
         """
         started = time.monotonic()
         if self._request.version.split(".")[:2] != SERVED_VERSION.split(".")[:2]:
-            say(
+            report(
                 f"cluster {self.plan.name}: version {self._request.version} was asked for, {SERVED_VERSION} runs"
             )
         authority, administrator, client = self.start_api(environment)
@@ -116,7 +116,7 @@ class ControlPlane:
         ]
         self._start("nodes", nodes, environment, grace=NODES_GRACE)
         self.administrator = kubeconfig.document(self.plan.name, self.plan.endpoint, authority, administrator)
-        say(
+        report(
             f"cluster {self.plan.name} is ready after {time.monotonic() - started:.1f} s at {self.plan.endpoint}"
         )
         return {

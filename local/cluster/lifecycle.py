@@ -37,7 +37,7 @@ ERROR = re.compile(r"\berror: (.+)")
 # `exec` keeps the id and the start time.
 START = 'exec "$@" --outer "$(cat /proc/$$/stat)"'
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class CloudError(Exception):
@@ -45,7 +45,7 @@ class CloudError(Exception):
 
 
 def up(
-    home: Home, say: Say, boot_seconds: float | None = None, gpu_delay_seconds: float | None = None
+    home: Home, report: Report, boot_seconds: float | None = None, gpu_delay_seconds: float | None = None
 ) -> None:
     """Start the local cloud unless it is running. Return when the emulator answers.
 
@@ -56,7 +56,7 @@ def up(
         home.make()
         _store_settings(home, boot_seconds, gpu_delay_seconds)
         with _one_at_a_time(home):
-            _up(home, say)
+            _up(home, report)
     except namespaces.NamespaceError as error:
         raise CloudError(str(error)) from error
     except OSError as error:
@@ -65,23 +65,23 @@ def up(
         raise CloudError(f"{error.strerror or error}: {error.filename or home.root}") from error
 
 
-def _up(home: Home, say: Say) -> None:
+def _up(home: Home, report: Report) -> None:
     process = running(home)
     started = time.monotonic()
     if process is not None and home.cloud_file.exists():
         record = home.cloud() or {}
-        say(f"local cloud: already running at {record.get('awsEndpoint')} (process {process.pid})")
+        report(f"local cloud: already running at {record.get('awsEndpoint')} (process {process.pid})")
         return
     if process is None:
-        _report_stale(home, say)
+        _report_stale(home, report)
         remove_records(home)
         _check_disk(home)
         process = _start(home)
     else:
-        say(f"local cloud: process {process.pid} runs but is not ready yet; waiting")
+        report(f"local cloud: process {process.pid} runs but is not ready yet; waiting")
     _wait_ready(home, process)
     record = home.cloud() or {}
-    say(f"local cloud: ready after {time.monotonic() - started:.1f} s at {record.get('awsEndpoint')}")
+    report(f"local cloud: ready after {time.monotonic() - started:.1f} s at {record.get('awsEndpoint')}")
 
 
 @contextlib.contextmanager
@@ -95,29 +95,29 @@ def _one_at_a_time(home: Home) -> Iterator[None]:
         os.close(descriptor)
 
 
-def down(home: Home, say: Say) -> None:
+def down(home: Home, report: Report) -> None:
     """End the local cloud and wait until all processes are gone. A cloud that is not running is no error."""
     process = running(home)
     if process is None:
-        _report_stale(home, say)
+        _report_stale(home, report)
         remove_records(home)
-        say("local cloud: not running")
+        report("local cloud: not running")
         return
     started = time.monotonic()
     try:
         request(home.control_socket, "POST", "/shutdown", timeout=5.0)
     except (OSError, http.client.HTTPException, ControlError) as error:
-        say(f"local cloud: process {process.pid} does not answer ({error}); killing it")
+        report(f"local cloud: process {process.pid} does not answer ({error}); killing it")
         _kill(process)
     if not _gone(process, DOWN_SECONDS):
-        say(f"local cloud: still there after {DOWN_SECONDS:.0f} s; killing it")
+        report(f"local cloud: still there after {DOWN_SECONDS:.0f} s; killing it")
         _kill(process)
         _gone(process, DOWN_SECONDS)
     remove_records(home)
-    say(f"local cloud: stopped after {time.monotonic() - started:.1f} s")
+    report(f"local cloud: stopped after {time.monotonic() - started:.1f} s")
 
 
-def reset(home: Home, say: Say) -> None:
+def reset(home: Home, report: Report) -> None:
     """End the local cloud and delete all of its state, except the built tools.
 
     Raises:
@@ -127,13 +127,13 @@ def reset(home: Home, say: Say) -> None:
         raise CloudError(
             f"{home.root} is not deleted: it holds no {home.marker.name}, so it is no local cloud's"
         )
-    down(home, say)
+    down(home, report)
     try:
         _delete(home)
     except OSError as error:
         place = error.filename or home.root
         raise CloudError(f"{home.root}: could not be deleted: {place}: {error.strerror or error}") from error
-    say(f"local cloud: {home.root} deleted")
+    report(f"local cloud: {home.root} deleted")
 
 
 def _delete(home: Home) -> None:
@@ -195,10 +195,10 @@ def _store_settings(home: Home, boot_seconds: float | None, gpu_delay_seconds: f
         write_atomically(home.settings_file, json.dumps({**settings, **changed}) + "\n")
 
 
-def _report_stale(home: Home, say: Say) -> None:
+def _report_stale(home: Home, report: Report) -> None:
     old = recorded(home)
     if old is not None:
-        say(f"local cloud: the last one (process {old.pid}) ended without `down`; its record is removed")
+        report(f"local cloud: the last one (process {old.pid}) ended without `down`; its record is removed")
 
 
 def _check_disk(home: Home) -> None:

@@ -45,10 +45,10 @@ class _Managed:
 
 
 class Processes:
-    """The children of this process. `say` gets one log line about each event."""
+    """The children of this process. `report` gets one log line about each event."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
         self._managed: dict[str, _Managed] = {}
         self._lock = threading.RLock()
         self._spawned = threading.Event()
@@ -90,7 +90,7 @@ class Processes:
                 managed.timer.cancel()
             self._signal(managed, signal.SIGTERM)
         if not managed.ended.wait(managed.command.grace):
-            self._say(f"{name} did not end within {managed.command.grace:.0f} s of SIGTERM: killing it")
+            self._report(f"{name} did not end within {managed.command.grace:.0f} s of SIGTERM: killing it")
             with self._lock:
                 self._signal(managed, signal.SIGKILL)
             managed.ended.wait()
@@ -117,7 +117,7 @@ class Processes:
         managed.started = time.monotonic()
         managed.ended.clear()
         self._spawned.set()
-        self._say(f"{command.name} started, process {managed.process.pid}")
+        self._report(f"{command.name} started, process {managed.process.pid}")
 
     @staticmethod
     def _signal(managed: _Managed, number: signal.Signals) -> None:
@@ -152,18 +152,18 @@ class Processes:
         managed.process = None
         managed.ended.set()
         if not managed.wanted:
-            self._say(f"{managed.command.name} ended")
+            self._report(f"{managed.command.name} ended")
             return
         lasted = time.monotonic() - managed.started
         message = f"{managed.command.name} ended unexpectedly ({describe(code)}) after {lasted:.0f} s"
         message += f"; its last line: {last_line(managed.command.log)}"
         if managed.on_exit is not None:
-            self._say(message)
+            self._report(message)
             threading.Thread(target=managed.on_exit, args=(code,), daemon=True).start()
             return
         managed.restarts = 1 if lasted > STEADY_SECONDS else managed.restarts + 1
         pause = RESTART_SECONDS[min(managed.restarts, len(RESTART_SECONDS)) - 1]
-        self._say(f"{message}; starting it again in {pause:g} s")
+        self._report(f"{message}; starting it again in {pause:g} s")
         managed.timer = threading.Timer(pause, self._restart, (managed,))
         managed.timer.daemon = True
         managed.timer.start()
@@ -175,7 +175,7 @@ class Processes:
             try:
                 self._spawn(managed)
             except OSError as error:  # a full disk or process table; the next try may succeed
-                self._say(f"{managed.command.name} could not be started: {error}; trying again in 30 s")
+                self._report(f"{managed.command.name} could not be started: {error}; trying again in 30 s")
                 managed.timer = threading.Timer(RESTART_SECONDS[-1], self._restart, (managed,))
                 managed.timer.daemon = True
                 managed.timer.start()

@@ -39,7 +39,7 @@ class StartError(Exception):
     """The local cloud can't start. The message is one line."""
 
 
-def say(line: str) -> None:
+def report(line: str) -> None:
     """Print a line of the supervisor's log, with the time in UTC. On a full disk the line is lost.
 
     It must not raise: the caller still has processes to start or to end, and the disk may soon have space again.
@@ -77,7 +77,7 @@ class Supervisor:
         self._port = port
         self._generation = ""
         self._environment = child_environment(home, os.environ)
-        self._processes = Processes(say)
+        self._processes = Processes(report)
         self._clusters: dict[str, ControlPlane] = {}
         self._starting: set[str] = set()
         self._lock = threading.RLock()
@@ -98,10 +98,10 @@ class Supervisor:
             self._start_aws()
             self._stop.wait()
         finally:
-            say("stopping")
+            report("stopping")
             self._stop_everything()
             remove_records(self._home)
-            say("stopped")
+            report("stopped")
 
     def _clean(self) -> None:
         """Delete the state of the last cloud. It belongs to an emulated account that existed only in memory."""
@@ -153,7 +153,7 @@ class Supervisor:
             "deployerArn": account["deployerArn"],
         }
         write_atomically(self._home.cloud_file, json.dumps(record, indent=2) + "\n", mode=0o600)
-        say(f"the AWS emulator answers at {self._endpoint}")
+        report(f"the AWS emulator answers at {self._endpoint}")
 
     def _aws_is_healthy(self) -> bool:
         try:
@@ -172,10 +172,10 @@ class Supervisor:
             return
         self._aws_deaths += 1
         if self._aws_deaths > AWS_TRIES:
-            say(f"the AWS emulator has died {self._aws_deaths} times: giving up")
+            report(f"the AWS emulator has died {self._aws_deaths} times: giving up")
             self._stop.set()
             return
-        say("the emulated account is lost: stopping its clusters, starting a new one")
+        report("the emulated account is lost: stopping its clusters, starting a new one")
         self._home.cloud_file.unlink(missing_ok=True)
         with self._lock:
             lost = list(self._clusters.values())
@@ -186,7 +186,7 @@ class Supervisor:
         try:
             self._start_aws()
         except (StartError, OSError) as error:
-            say(f"error: {error}")
+            report(f"error: {error}")
             self._stop.set()
 
     def _stop_everything(self) -> None:
@@ -210,14 +210,14 @@ class Supervisor:
         plane: ControlPlane | None = None
         try:
             plane = ControlPlane(self._home, self._processes, request, self._endpoint)
-            answer = plane.start(self._environment, say)
+            answer = plane.start(self._environment, report)
             with self._lock:
                 if self._aws_deaths != deaths:
                     raise ControlPlaneError("the emulated account was lost meanwhile")
                 self._clusters[request.name] = plane
             self._write_kubeconfig()
         except (ControlPlaneError, OSError, RuntimeError) as error:
-            say(f"cluster {request.name} could not be started: {error}")
+            report(f"cluster {request.name} could not be started: {error}")
             if plane is not None:
                 plane.stop()
             raise ControlError(500, f"cluster {request.name} could not be started: {error}") from error
@@ -234,7 +234,7 @@ class Supervisor:
             raise ControlError(404, f"there is no cluster {name}")
         plane.stop()
         self._write_kubeconfig()
-        say(f"cluster {name} is gone")
+        report(f"cluster {name} is gone")
 
     def status(self) -> JsonObject:
         """See `local.cluster.control`. `total` includes every process, also those in pods."""

@@ -20,7 +20,7 @@ from local.cluster.record import running
 from local.guard import ForeignCloudError, refuse_foreign
 from local.home import Home
 from local.tools import ToolError
-from trainyard.cli.commands import pinned_sources, say
+from trainyard.cli.commands import pinned_sources, report
 from trainyard.cli.engine import ROOT, is_current, state_file
 from trainyard.cli.errors import CommandError
 from trainyard.cli.existing_resources import with_existing_resources
@@ -45,7 +45,7 @@ def settings_file(question: str, home: Home, stack: str, cloud: dict[str, Any]) 
     if question == LEFTOVERS and is_current(home, stack) and deployed.is_file():
         return deployed
     made = home.root / "checks" / f"Pulumi.{stack}.yaml"
-    document = with_existing_resources(read(find(stack)), say)
+    document = with_existing_resources(read(find(stack)), report)
     write(for_local_cloud(document, pinned_sources(document), cloud["deployerArn"]), made)
     return made
 
@@ -64,7 +64,7 @@ def ask(question: str, stack: str, home: Home) -> int:
     document = read(find(stack))
     if running(home) is None:
         if question == LEFTOVERS:
-            say(f"verify-clean of stack {stack}: {NOTHING_THERE}")
+            report(f"verify-clean of stack {stack}: {NOTHING_THERE}")
             return 0
         if subprocess.run([sys.executable, "-m", "local", "up"], cwd=ROOT).returncode != 0:
             raise CommandError("the local cloud did not start; see above")

@@ -118,7 +118,7 @@ def up(stack: str) -> AwsStack:
         # The engine creates again what is not in the state.
         pulumi_cli.run(stack, "refresh", "--yes", "--skip-preview", *refresh_targets(missing))
     pulumi_cli.change(stack, "up", deployment=deployment)
-    OUTPUT.say(f"outputs:    pulumi stack output --stack {stack}")
+    OUTPUT.report(f"outputs:    pulumi stack output --stack {stack}")
     return deployed
 
 
@@ -140,7 +140,7 @@ def preview(stack: str) -> str | None:
     program.check(stack, "--deployed")
     pulumi_cli.unlock(stack, deployment)
     check_deployed_pools(deployed, deployment, read(find(stack))["config"])
-    OUTPUT.say(f"stack {stack}: the plan of an up against its state")
+    OUTPUT.report(f"stack {stack}: the plan of an up against its state")
     pulumi_cli.run(stack, "preview")
     return None
 
@@ -175,7 +175,7 @@ def delete_data(stack: str, confirmed: str) -> int:
         pulumi_cli.replace_state(stack, file)
     progress = engine_summary("destroy", deployment)
     pulumi_cli.run(stack, "destroy", "--yes", "--skip-preview", choose=progress.lines, status=progress.status)
-    OUTPUT.say(f"stack {stack}: deleted its data: {', '.join(found)}")
+    OUTPUT.report(f"stack {stack}: deleted its data: {', '.join(found)}")
     return 0
 
 
@@ -205,5 +205,5 @@ def down(stack: str, keep_data: bool = False) -> int:
         if kept
         else f"; `{user_command('verify-clean', stack, 'aws')}` lists what is left"
     )
-    OUTPUT.say(f"stack {stack} is destroyed{data}")
+    OUTPUT.report(f"stack {stack} is destroyed{data}")
     return 0

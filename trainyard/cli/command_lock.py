@@ -12,7 +12,7 @@ from local.home import Home
 
 
 @contextlib.contextmanager
-def turn(directory: Path, say: Callable[[str], None]) -> Iterator[None]:
+def turn(directory: Path, report: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock of a directory. If another command has it, print which one and wait. It ends with the process.
 
     Raises:
@@ -26,7 +26,7 @@ def turn(directory: Path, say: Callable[[str], None]) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(
+            report(
                 f"waiting for another command (process {os.pread(descriptor, 20, 0).decode()}) on this local cloud"
             )
             fcntl.flock(descriptor, fcntl.LOCK_EX)

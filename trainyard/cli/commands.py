@@ -70,9 +70,9 @@ from trainyard.stack_files import StackFileError, find, read
 ENTERED = "TRAINYARD_ENTERED"
 
 
-def say(line: str) -> None:
+def report(line: str) -> None:
     """Print a line at once, also into a pipe."""
-    OUTPUT.say(line)
+    OUTPUT.report(line)
 
 
 def up(stack: str, cloud: str) -> int:
@@ -85,13 +85,13 @@ def up(stack: str, cloud: str) -> int:
     document = read(find(stack))
     refuse_foreign(os.environ)
     program.check(stack)
-    with turn(Home().root / "stacks", say):
+    with turn(Home().root / "stacks", report):
         home = start_local_cloud(document)
         deploying = time.monotonic()
         session = LocalStack.open(home, stack)
         session.open_log("up")
         session.recover()
-        document = with_existing_resources(document, say)
+        document = with_existing_resources(document, report)
         settings = for_local_cloud(document, pinned_sources(document), session.record["deployerArn"])
         session.check(settings)
         missing = check_deployed_pools(session, session.deployment(), settings["config"])
@@ -112,17 +112,17 @@ def _follow_up(
     """Follow the run of a stack that was just deployed, if its settings name one. Return the exit code."""
     job = outputs.get("launcherJobName")
     if job is None:
-        say(f"{up_line}; {no_run(stack.name, stack.cloud, outputs)}")
+        report(f"{up_line}; {no_run(stack.name, stack.cloud, outputs)}")
         return 0
-    say(f"{up_line}; following run {outputs['runId']}")
+    report(f"{up_line}; following run {outputs['runId']}")
     try:
         code = follow_run(stack, outputs, job, user_command("up", stack.name, stack.cloud), since)
     except JobGoneError:
-        say(deleted_job_message(outputs["runId"], job, outputs["trainingNamespace"]))
+        report(deleted_job_message(outputs["runId"], job, outputs["trainingNamespace"]))
         return 0
     if late:
-        say(late)
-    say(f"all: {time.time() - since:.0f} s")
+        report(late)
+    report(f"all: {time.time() - since:.0f} s")
     return code
 
 
@@ -139,7 +139,7 @@ def down(stack: str, cloud: str, keep_data: bool = False) -> int:
         return aws_commands.down(stack, keep_data)
     home = Home()
     refuse_foreign(os.environ, home)
-    with turn(home.root / "stacks", say):
+    with turn(home.root / "stacks", report):
         return _down(home, stack, keep_data)
 
 
@@ -161,7 +161,7 @@ def _down(home: Home, stack: str, keep_data: bool) -> int:
         # Also where nothing was left to destroy: an earlier `down` may have been killed just before.
         session.sweep()
         if kept:
-            say(
+            report(
                 f"stack {stack} is destroyed but for its data: {', '.join(kept)}; the local cloud stays up: "
                 f"`{local_command(home, 'down')}` ends it, and this data with it"
             )
@@ -171,19 +171,19 @@ def _down(home: Home, stack: str, keep_data: bool) -> int:
         others = _up(home)
         if others:
             stacks = "stack" if len(others) == 1 else "stacks"
-            say(f"stack {stack} is destroyed; the local cloud stays up for {stacks} {', '.join(others)}")
+            report(f"stack {stack} is destroyed; the local cloud stays up for {stacks} {', '.join(others)}")
             _report_context(home, before)
             return 0
     # Without the local cloud no engine on it has anything to do.
     for record in (home.root / "stacks").glob("*.session.json"):
-        end_leftovers(record, say)
-    lifecycle.down(home, say)
+        end_leftovers(record, report)
+    lifecycle.down(home, report)
     return 0
 
 
 def _report_context(home: Home, before: str) -> None:
     if message := removed_context(home, before):
-        say(message)
+        report(message)
 
 
 def preview(stack: str, cloud: str) -> int:
@@ -196,10 +196,10 @@ def preview(stack: str, cloud: str) -> int:
     why = aws_commands.preview(stack) if cloud == "aws" else _preview_running(stack, document)
     if why is None:
         return 0
-    say(f"stack {stack}: no plan against its state: {why}. These are all resources of a first up")
+    report(f"stack {stack}: no plan against its state: {why}. These are all resources of a first up")
     home = Home()
     ensure(("pulumi", "pulumi-language-python", "kubernetes", "helm"), home)
-    with turn(home.root / "preview", say):
+    with turn(home.root / "preview", report):
         engine = Engine(home.root, stack, {}, state="preview")
         engine.initialise()
         write(with_sources(document, pinned_sources(document)), engine.config_file)
@@ -218,19 +218,21 @@ def _preview_running(stack: str, document: Mapping[str, Any]) -> str | None:
     if not _join(home):
         return "the local cloud is not running"
     # Another command may be writing the state. Wait for it.
-    with turn(home.root / "stacks", say):
+    with turn(home.root / "stacks", report):
         session = LocalStack.open(home, stack)
         if not session.is_up():
             return "the stack is not up on this local cloud"
-        session.engine.wait_for_other(say)
+        session.engine.wait_for_other(report)
         if session.engine.was_interrupted():
-            say(f"stack {stack}: an earlier command was killed, so this plan may lack some of its resources")
+            report(
+                f"stack {stack}: an earlier command was killed, so this plan may lack some of its resources"
+            )
         settings = for_local_cloud(
-            with_existing_resources(document, say), sources, session.record["deployerArn"]
+            with_existing_resources(document, report), sources, session.record["deployerArn"]
         )
         file = session.check(settings)
         check_deployed_pools(session, session.deployment(), settings["config"])
-        say(f"stack {stack}: the plan of an up against its state")
+        report(f"stack {stack}: the plan of an up against its state")
         session.engine.run("preview", "--suppress-outputs", config_file=file)
     return None
 
@@ -250,16 +252,16 @@ def drift(stack: str, cloud: str) -> int:
             _read_drift(stack, events)
         found = find_drift(events.read_text(errors="replace").splitlines())
     for line in describe(stack, found):
-        say(line)
+        report(line)
     return EXIT_DRIFT if found else 0
 
 
 def _read_drift(stack: str, events: Path) -> None:
     """Preview a refresh of a stack on the local cloud, and write the engine's event log to a file."""
     refuse_foreign(os.environ, Home())
-    with turn(Home().root / "stacks", say):
+    with turn(Home().root / "stacks", report):
         session = _running(stack)
-        session.engine.wait_for_other(say)
+        session.engine.wait_for_other(report)
         arguments = ("--suppress-outputs", *PREVIEW, EVENT_LOG, str(events))
         session.engine.run("refresh", *arguments, choose=errors_only, variables=EVENT_LOG_VARIABLES)
 
@@ -274,7 +276,7 @@ def delete_data(stack: str, cloud: str, confirmed: str) -> int:
         return aws_commands.delete_data(stack, confirmed)
     home = Home()
     refuse_foreign(os.environ, home)
-    with turn(home.root / "stacks", say):
+    with turn(home.root / "stacks", report):
         if not _join(home):
             raise CommandError(f"stack {stack}: the local cloud is not running, and its data ended with it")
         _refuse_unknown(home, stack)
@@ -286,9 +288,9 @@ def delete_data(stack: str, cloud: str, confirmed: str) -> int:
         session.engine.run("destroy", "--yes", "--skip-preview", "--suppress-outputs")
         session.sweep()
         session.engine.forget()
-        say(f"stack {stack}: deleted its data: {', '.join(found)}")
+        report(f"stack {stack}: deleted its data: {', '.join(found)}")
         if not _up(home):
-            lifecycle.down(home, say)
+            lifecycle.down(home, report)
         return 0
 
 
@@ -307,7 +309,7 @@ def check_nodes(stack: str, cloud: str, pool: str) -> int:
     deployed = _deployed(stack, cloud)
     outputs = deployed.outputs()
     with deployed.kubeconfig(outputs) as kubeconfig:
-        return NodeChecks(kubeconfig, outputs["trainingNamespace"], say).run(pool)
+        return NodeChecks(kubeconfig, outputs["trainingNamespace"], report).run(pool)
 
 
 def check_fabric(stack: str, cloud: str, pool: str, nodes: int) -> int:
@@ -315,7 +317,7 @@ def check_fabric(stack: str, cloud: str, pool: str, nodes: int) -> int:
     deployed = _deployed(stack, cloud)
     outputs = deployed.outputs()
     with deployed.kubeconfig(outputs) as kubeconfig:
-        return FabricCheck(kubeconfig, outputs["trainingNamespace"], say).run(pool, nodes)
+        return FabricCheck(kubeconfig, outputs["trainingNamespace"], report).run(pool, nodes)
 
 
 def _deployed(stack: str, cloud: str) -> DeployedStack:
@@ -355,7 +357,7 @@ def start_local_cloud(document: Mapping[str, Any]) -> Home:
     if runs_trainjobs(document):
         ensure(OPTIONAL_TOOLS, home)
     if ENTERED not in os.environ:
-        lifecycle.up(home, say)
+        lifecycle.up(home, report)
     _enter(home)
     return home
 
@@ -441,11 +443,11 @@ class LocalStack:
         """
         mark = generation_file(self.home, self.engine.stack)
         if self.engine.restore_state():
-            say(
+            report(
                 f"stack {self.engine.stack}: a full disk cut off its state; continuing from the last complete one"
             )
         if self.engine.has_resources() and not self.is_up():
-            say(
+            report(
                 f"stack {self.engine.stack}: its local cloud was stopped, and its resources with it; removing them "
                 "from the state"
             )
@@ -453,14 +455,14 @@ class LocalStack:
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.write_text(self.record["generation"])
         self.engine.initialise()
-        self.engine.wait_for_other(say)
-        self.engine.end_leftovers(say)
+        self.engine.wait_for_other(report)
+        self.engine.end_leftovers(report)
         if gone := gone_cluster(self.engine.deployment(), self._region()):
-            say(f"cluster {gone} was deleted, and its objects with it; removing them from the state")
+            report(f"cluster {gone} was deleted, and its objects with it; removing them from the state")
             self.engine.environment[FORGET_UNREACHABLE] = "true"
         if not self.engine.was_interrupted():
             return False
-        say(
+        report(
             f"stack {self.engine.stack}: an earlier command was killed; releasing its lock, reading all resources"
         )
         self.engine.cancel()
@@ -468,7 +470,7 @@ class LocalStack:
         account, region = self.record["accountId"], self._region()
         adopted = dict(identities(self.engine.deployment(), account, region, self._released))
         for urn, identity in adopted.items():
-            say(f"taking over {urn.rpartition('::')[2]} ({identity}), which was being created")
+            report(f"taking over {urn.rpartition('::')[2]} ({identity}), which was being created")
         self.engine.adopt(adopted)
         self.engine.refresh()
         self.engine.end_recovery()
@@ -490,7 +492,7 @@ class LocalStack:
         config = self._config()
         if config:
             tags = stack_tags(self.engine.stack) if has_existing_cluster(config) else None
-            sweep(self._region(), cluster_name(config, self.engine.stack), say, tags)
+            sweep(self._region(), cluster_name(config, self.engine.stack), report, tags)
 
     def _config(self) -> dict[str, Any]:
         """Return the settings of the last command, empty if there was none."""
@@ -539,9 +541,9 @@ class LocalStack:
             target = self.home.root / "models" / self.name / run_id
             uri = f"{outputs['modelUri'].rstrip('/')}/{run_id}/{names.MODEL_FILE}"
             fetch_model(uri, outputs["region"], target)
-            say(f"model:      {shown(target / names.MODEL_FILE)}  (copy of {uri})")
+            report(f"model:      {shown(target / names.MODEL_FILE)}  (copy of {uri})")
         for line in places(self.home, outputs["clusterName"], outputs["trainingNamespace"]):
-            say(line)
+            report(line)
 
     def open_log(self, command: str) -> None:
         path = self.home.logs / "commands" / f"{command}-{self.name}.log"

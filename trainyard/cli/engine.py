@@ -149,12 +149,12 @@ class Engine:
         """Record that a refresh has read all resources."""
         self._recovery_file.unlink(missing_ok=True)
 
-    def wait_for_other(self, say: Callable[[str], None]) -> None:
+    def wait_for_other(self, report: Callable[[str], None]) -> None:
         """Wait while pulumi of an earlier, killed command still works on the stack."""
         said = False
         while pids := self._at_work():
             if not said:
-                say(
+                report(
                     f"waiting for pulumi (pid {pids[0]}), which an earlier command left at work on stack {self.stack}"
                 )
                 said = True
@@ -166,9 +166,9 @@ class Engine:
         recorded = [session.leader.pid] if session and session.leader.alive else []
         return recorded or [pid for pid in self._locks() if _is_pulumi(pid)]
 
-    def end_leftovers(self, say: Callable[[str], None]) -> None:
+    def end_leftovers(self, report: Callable[[str], None]) -> None:
         """End the processes that a killed pulumi of an earlier command left."""
-        end_leftovers(self._session_file, say)
+        end_leftovers(self._session_file, report)
 
     def _locks(self) -> list[int]:
         """Return the process ids in the stack's lock files (Pulumi's file backend, `pkg/backend/diy/lock.go`)."""
@@ -328,11 +328,11 @@ def shown_by(command: str, choose: Callable[[str], list[str]] | None = None) -> 
     return show
 
 
-def end_leftovers(record: Path, say: Callable[[str], None]) -> None:
-    """End the processes of a recorded engine, and say so where there were any."""
+def end_leftovers(record: Path, report: Callable[[str], None]) -> None:
+    """End the processes of a recorded engine, and report it where there were any."""
     if found := end_recorded(record):
         pids = ", ".join(str(process.pid) for process in found)
-        say(f"ended what a killed pulumi had left running (processes {pids})")
+        report(f"ended what a killed pulumi had left running (processes {pids})")
 
 
 def _without_engine_logs(home: Path) -> None:

@@ -58,7 +58,7 @@ STS_AUDIENCE = "sts.amazonaws.com"
 Document = dict[str, Any]
 
 
-def with_existing_resources(document: Mapping[str, Any], say: Callable[[str], None]) -> Document:
+def with_existing_resources(document: Mapping[str, Any], report: Callable[[str], None]) -> Document:
     """Return the settings with the ids of resources in the account of the environment's AWS variables.
 
     Invalid settings are not changed: the program reports them with all other errors.
@@ -72,7 +72,7 @@ def with_existing_resources(document: Mapping[str, Any], say: Callable[[str], No
     if not re.fullmatch(REGION, str(region)):
         return result
     try:
-        _replace(config, region, say)
+        _replace(config, region, report)
     except (BotoCoreError, ClientError) as error:
         raise CommandError(
             f"an existing resource of the stack file can't be created on the local cloud: {error}"
@@ -86,8 +86,8 @@ def has_existing_cluster(config: Mapping[str, Any]) -> bool:
     return isinstance(cluster, dict) and cluster.get("existing") is not None
 
 
-def _replace(config: Document, region: str, say: Callable[[str], None]) -> None:
-    resources = _ExistingResources(region, say)
+def _replace(config: Document, region: str, report: Callable[[str], None]) -> None:
+    resources = _ExistingResources(region, report)
     lustre = _at(config, "trainyard:storage", "lustre")
     if not has_existing_cluster(config):
         resources.administrators(_at(config, "trainyard:cluster").get("administrators"))
@@ -152,11 +152,11 @@ def _written(moment: datetime) -> str:
 class _ExistingResources:
     """Finds or creates existing resources, and writes their ids into the settings."""
 
-    def __init__(self, region: str, say: Callable[[str], None]) -> None:
+    def __init__(self, region: str, report: Callable[[str], None]) -> None:
         self._client = partial(boto3.client, region_name=region)
         self._ec2: Any = self._client("ec2")
         self._fsx: Any = self._client("fsx")
-        self._say = say
+        self._report = report
         tagged_key = [{"Name": "tag-key", "Values": [EXISTING_TAG]}]
         tagged = [
             (tag["ResourceId"], tag)
@@ -184,7 +184,7 @@ class _ExistingResources:
         """Return the id of the resource for an id of the stack file. `make` creates it with the tags."""
         if wanted not in self._known:
             self._known[wanted] = make([{"Key": EXISTING_TAG, "Value": wanted}])
-            self._say(made_here(f"{kind} {wanted}", self._known[wanted]))
+            self._report(made_here(f"{kind} {wanted}", self._known[wanted]))
         return self._known[wanted]
 
     def network(self, network: Document) -> None:
@@ -362,7 +362,7 @@ class _ExistingResources:
                 LustreConfiguration={"DeploymentType": "SCRATCH_2"},
                 Tags=[{"Key": EXISTING_TAG, "Value": wanted}],
             )["FileSystem"]
-            self._say(made_here(f"file system {wanted}", str(system["FileSystemId"])))
+            self._report(made_here(f"file system {wanted}", str(system["FileSystemId"])))
         existing["fileSystemId"] = system["FileSystemId"]
         existing["dnsName"] = system["DNSName"]
         existing["mountName"] = system["LustreConfiguration"]["MountName"]
@@ -392,7 +392,7 @@ class _ExistingResources:
                     )
             except self._iam.exceptions.EntityAlreadyExistsException:
                 continue
-            self._say(made_here(f"{each['kind']} {each[0]}"))
+            self._report(made_here(f"{each['kind']} {each[0]}"))
 
     def cluster(
         self, existing: Document, vpc: str, private: list[str], addons: Mapping[str, Mapping[str, str]]
@@ -425,7 +425,7 @@ class _ExistingResources:
                 continue
         self._system_nodes(name, private, tags)
         if is_new:
-            self._say(f"{made_here(f'cluster {name}')}, with {NODES} system nodes")
+            self._report(f"{made_here(f'cluster {name}')}, with {NODES} system nodes")
         issuer = document["identity"]["oidc"]["issuer"]
         existing.update(
             endpoint=document["endpoint"],

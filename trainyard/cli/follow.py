@@ -122,9 +122,9 @@ def describe_node(node: dict[str, Any]) -> str:
 class Follower:
     """Reads one cluster with a kubeconfig of an administrator or reader, and prints what changes."""
 
-    def __init__(self, kubeconfig: Path | None, context: str | None, say: Callable[[str], None]) -> None:
+    def __init__(self, kubeconfig: Path | None, context: str | None, report: Callable[[str], None]) -> None:
         self._client, _ = kubeconfigs.connect(str(kubeconfig) if kubeconfig else None, context, RETRY)
-        self._say = say
+        self._report = report
         self._shown = _Shown()
 
     def follow(self, run: Run, since: float | None = None) -> Result:
@@ -205,7 +205,7 @@ class Follower:
         self._shown.next_look[uid] = time.monotonic() + len(text) / LOG_BYTES_PER_SECOND
 
     def _print(self, started: float, line: str) -> None:
-        self._say(f"{time.monotonic() - started:6.1f} s  {line}")
+        self._report(f"{time.monotonic() - started:6.1f} s  {line}")
 
 
 def _give_up_after_a_minute(last_answer: float, reason: str, error: Exception) -> None:

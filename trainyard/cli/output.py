@@ -55,9 +55,9 @@ class Output:
             if self._log is not None:
                 self._log.close()
             self._log = path.open("wb", buffering=0)
-            self.say(f"log: {name}")
+            self.report(f"log: {name}")
 
-    def say(self, line: str) -> None:
+    def report(self, line: str) -> None:
         """Print a line at once, also into a pipe."""
         self.detail(line, [line])
 

@@ -40,9 +40,9 @@ _LAST_LINES = 10
 class _PoolCheck:
     """The cluster of a kubeconfig, and the namespace of the checks."""
 
-    def __init__(self, kubeconfig: Path, namespace: str, say: Callable[[str], None]) -> None:
+    def __init__(self, kubeconfig: Path, namespace: str, report: Callable[[str], None]) -> None:
         self._client, _ = kubeconfigs.connect(str(kubeconfig), None, RetryPolicy())
-        self._say = say
+        self._report = report
         self._namespace = namespace
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
         self._jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
@@ -189,12 +189,12 @@ class NodeChecks(_PoolCheck):
             cron = self._find_cron(names.NODE_CHECK_PREFIX, pool)
             nodes = self._nodes(pool)
             if not nodes:
-                self._say(
+                self._report(
                     f"pool {pool}: has no node, and the check launches none. Set warmNodes, or start a run"
                 )
                 return 1
-            fit = [self._report(verdict) for verdict in self._verdicts(cron, nodes)]
-        self._say(
+            fit = [self._report_verdict(verdict) for verdict in self._verdicts(cron, nodes)]
+        self._report(
             f"{fit.count(True)} of {len(nodes)} nodes of pool {pool} are fit, {fit.count(False)} are not,"
             f" {fit.count(None)} were not checked"
         )
@@ -224,9 +224,9 @@ class NodeChecks(_PoolCheck):
             for job in waiting.values():
                 self._remove(job)
 
-    def _report(self, verdict: Verdict) -> bool | None:
+    def _report_verdict(self, verdict: Verdict) -> bool | None:
         for line in verdict.lines:
-            self._say(line)
+            self._report(line)
         return verdict.fit
 
     def _verdict(self, node: str, job: str, waited: float) -> Verdict | None:
@@ -340,7 +340,7 @@ class FabricCheck(_PoolCheck):
                 # The last line of a running container may be incomplete.
                 lines = text.splitlines() if code is not None else text.split("\n")[:-1]
                 for line in lines[printed:]:
-                    self._say(line)
+                    self._report(line)
                 printed = max(printed, len(lines))
                 if code in _RESULTS or (code is not None and failed is None):
                     if not lines:
@@ -361,6 +361,6 @@ class FabricCheck(_PoolCheck):
 
     def _describe_failure(self, pool: str, pod: Object) -> str:
         for line in self._log(pod).splitlines()[-_LAST_LINES:]:
-            self._say(line)
+            self._report(line)
         node = pod["spec"].get("nodeName") or "no node"
         return f"pool {pool}: pod {pod['metadata']['name']} on {node} failed with exit code {exit_code(pod)}"

@@ -40,14 +40,14 @@ def check_deployed_pools(
             file = files.enter_context(stack.kubeconfig(outputs))
             return kubeconfigs.connect(str(file), None, RETRY)[0]
 
-        return check_pools(connect, deployment, config, OUTPUT.say)
+        return check_pools(connect, deployment, config, OUTPUT.report)
 
 
 def check_pools(
     connect: Callable[[], Client],
     deployment: Mapping[str, Any],
     config: Mapping[str, Any],
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> dict[str, str]:
     """Report what still uses pools that will be removed, and the pools of `find_missing`. Return the latter.
 
@@ -60,12 +60,12 @@ def check_pools(
     try:
         client = connect()
         for line in read_removal_waits(client, removed, deployment) if removed else ():
-            say(line)
+            report(line)
         node_pools = client.list_objects(NODE_POOLS)
     except (EngineError, ApiError, ApiUnavailable, OSError):
         return {}
     if missing := find_missing(deployment, config, node_pools):
-        say(f"pool {', '.join(missing)}: the NodePool is not in the cluster; up creates it")
+        report(f"pool {', '.join(missing)}: the NodePool is not in the cluster; up creates it")
     return missing
 
 

@@ -68,7 +68,7 @@ def submit(stack: DeployedStack, minimum: int, maximum: int) -> int:
     outputs = stack.outputs()
     with stack.kubeconfig(outputs) as kubeconfig:
         job = start_run(outputs, minimum, maximum, {**stack.environment, "KUBECONFIG": str(kubeconfig)})
-    OUTPUT.say(f"started {job}")
+    OUTPUT.report(f"started {job}")
     again = f"{stack.kubectl(outputs)} logs -n {outputs['trainingNamespace']} -f job/{job}"
     return follow_run(stack, outputs, job, again)
 
@@ -122,7 +122,7 @@ def follow_run(
             result = Follower(kubeconfig, None, show).follow(run, since)
     except KeyboardInterrupt:
         raise Interrupted(unwatched(stack.name, stack.cloud, run_id, again)) from None
-    OUTPUT.say(run_end(stack.name, stack.cloud, run_id, result))
+    OUTPUT.report(run_end(stack.name, stack.cloud, run_id, result))
     stack.show_results(outputs, run_id, succeeded=result.succeeded)
     return 0 if result.succeeded else 1
 

@@ -154,11 +154,11 @@ def _log_group(logs: Any, cluster: str) -> Iterator[Leftover]:
 
 
 def sweep(
-    region: str, cluster: str, say: Callable[[str], None], stack: Mapping[str, str] | None = None
+    region: str, cluster: str, report: Callable[[str], None], stack: Mapping[str, str] | None = None
 ) -> int:
     """Remove each leftover and print its name. Return their number. `stack` is as in `leftovers`."""
     found = {(each.kind, each.identity): each for each in leftovers(region, cluster, stack)}
     for leftover in found.values():
-        say(f"sweep: {leftover.kind} {leftover.identity} was left by cluster {cluster}; removing it")
+        report(f"sweep: {leftover.kind} {leftover.identity} was left by cluster {cluster}; removing it")
         leftover.remove()
     return len(found)

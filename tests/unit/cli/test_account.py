@@ -23,7 +23,7 @@ CLOUD = {"generation": "g1", "deployerArn": "arn:aws:iam::123456789012:user/depl
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     sources = Sources(karpenter_chart=tmp_path, karpenter_crd_chart=tmp_path, training_operator=tmp_path)
     monkeypatch.setattr(account, "pinned_sources", lambda document: sources)
-    monkeypatch.setattr(account, "with_existing_resources", lambda document, _say: document)
+    monkeypatch.setattr(account, "with_existing_resources", lambda document, _report: document)
     return Home(tmp_path)
 
 

@@ -29,7 +29,7 @@ def test_log_has_every_line_and_screen_the_chosen(
     log = tmp_path / "logs" / "up-local.log"
     output.open_log(log, "logs/up-local.log")
     output.detail("all of it", ["brief"])
-    output.say("message")
+    output.report("message")
     assert capsys.readouterr().out.splitlines() == ["log: logs/up-local.log", *shown, "message"]
     assert log.read_text().splitlines()[1:] == ["all of it", "message"]
 
@@ -41,21 +41,21 @@ def test_log_that_cannot_be_written_does_not_stop_the_command(
     output = Output(live=False)
     output.open_log(tmp_path / "file" / "up.log", "up.log")
     output.open_log(Path("/dev/full"), "/dev/full")
-    output.say("message")
+    output.report("message")
     assert capsys.readouterr().out.splitlines()[-1] == "message"
 
 
 def test_pipe_gets_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     output = Output()
     with output.stage("pulumi up", lambda: "created 1"):
-        output.say("message")
+        output.report("message")
     assert capsys.readouterr().out == "message\n"
 
 
 def test_terminal_gets_status_row_below_the_lines(capsys: pytest.CaptureFixture[str]) -> None:
     output = Output(live=True)
     with output.stage("pulumi up", lambda: "created 57 of 155"):
-        output.say("message")
+        output.report("message")
     text = capsys.readouterr().out
     assert f"{CLEAR_ROW}message\n{CLEAR_ROW}pulumi up  0:00  created 57 of 155" in text
     assert text.endswith(CLEAR_ROW)
@@ -161,7 +161,7 @@ def test_no_preflight_is_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_message_of_a_command_is_printed_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    commands.say("message")
+    commands.report("message")
     assert capsys.readouterr().out == "message\n"
 
 

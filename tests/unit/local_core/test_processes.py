@@ -135,10 +135,10 @@ def test_a_disk_too_full_for_the_log_stops_no_restarts(tmp_path: Path) -> None:
     run(
         tmp_path,
         """
-        from local.cluster.supervisor import say
+        from local.cluster.supervisor import report
 
         os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
-        children = Processes(say)
+        children = Processes(report)
         children.start(command("c", "exit 7"))
         until(lambda: children.restarts("c") >= 3, "three restarts")
         children.stop("c")
