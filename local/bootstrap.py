@@ -22,7 +22,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 LOCK = ROOT / "requirements.lock"
-# uv and its hashes. pip installs it.
+# uv, which pip installs, with the hashes of its wheels for Linux. For another version:
+# `echo uv==VERSION | .venv/bin/uv pip compile --generate-hashes --no-header --no-annotate -`.
 UV_LOCK = ROOT / "local" / "requirements-uv.lock"
 STAMP = VENV / "trainyard-lock.sha256"
 # Starts the command line of this checkout, from every directory and by every link to the script.
