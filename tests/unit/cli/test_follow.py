@@ -93,7 +93,7 @@ def answered(answer: Any) -> Any:
 def follower(answers: Answers, said: list[str]) -> Follower:
     made = Follower.__new__(Follower)
     made._client = answers
-    made._say = said.append
+    made._report = said.append
     made._shown = follow._Shown()
     return made
 
