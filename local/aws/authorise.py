@@ -114,7 +114,7 @@ def check(who: identity.Identity, service: str, requests: list[Request]) -> None
 
 
 # moto iterates over its dictionaries of policies while a concurrent call changes them. No call of IAM waits for
-# anything, so they run one after the other.
+# anything, so they run one after the other. Our own code iterates over a list of their values, also in other calls.
 ONE_AT_A_TIME = {"iam": threading.Lock()}
 
 

@@ -68,7 +68,7 @@ def find(key_id: str) -> Identity:
     session = sts_backends[ACCOUNT_ID][PARTITION].get_assumed_role_from_access_key(key_id)
     if session is None or session.expiration < utcnow():
         raise UnknownKey(key_id)
-    role = next((r for r in iam.roles.values() if r.arn == session.role_arn), None)
+    role = next((r for r in list(iam.roles.values()) if r.arn == session.role_arn), None)
     if role is None:  # the role was deleted after it had been assumed
         raise UnknownKey(key_id)
     return Identity(
@@ -83,8 +83,8 @@ def find(key_id: str) -> Identity:
 
 def policy_documents(principal: Any) -> list[dict[str, Any]]:
     """Return the documents of the inline and attached policies of a role, a group, or a user."""
-    documents = [json.loads(text) for text in principal.policies.values()]
-    for policy in principal.managed_policies.values():
+    documents = [json.loads(text) for text in list(principal.policies.values())]
+    for policy in list(principal.managed_policies.values()):
         version = next(v for v in policy.versions if v.is_default)
         documents.append(json.loads(version.document))
     return documents
@@ -109,7 +109,7 @@ def lets_service(document: Any, service: str, action: str, context: Context) -> 
 
 def role_for(arn: str | None) -> Any | None:
     """Return the role of an ARN, or None."""
-    roles = iam_backends[ACCOUNT_ID][PARTITION].roles.values()
+    roles = list(iam_backends[ACCOUNT_ID][PARTITION].roles.values())
     return next((role for role in roles if role.arn == arn), None)
 
 

@@ -150,7 +150,7 @@ def _role(instance: Any) -> str | None:
     if getattr(instance, "node_role", None):
         return str(instance.node_role)
     arn = (instance.iam_instance_profile or {}).get("Arn")
-    for profile in iam_backends[ACCOUNT_ID][PARTITION].instance_profiles.values():
+    for profile in list(iam_backends[ACCOUNT_ID][PARTITION].instance_profiles.values()):
         if profile.arn == arn and profile.roles:
             return str(profile.roles[0].arn)
     return None

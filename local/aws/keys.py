@@ -38,7 +38,7 @@ OBJECT_CALLS = {
 def find(region: str, name: str) -> Any | None:
     """Return the key with this id, alias or ARN."""
     short = name.split(":", 5)[-1]
-    for key in kms_backends[ACCOUNT_ID][region].keys.values():
+    for key in list(kms_backends[ACCOUNT_ID][region].keys.values()):
         if short.removeprefix("key/") == key.id or short in key.aliases:
             return key
     return None

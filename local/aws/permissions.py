@@ -165,7 +165,8 @@ def _pass_profile(data: dict[str, Any]) -> list[Request]:
     profile = data.get("IamInstanceProfile") or {}
     name = profile.get("Name") or str(profile.get("Arn", "")).rsplit("/", 1)[-1]
     found = next(
-        (p for p in iam_backends[ACCOUNT_ID][PARTITION].instance_profiles.values() if p.name == name), None
+        (p for p in list(iam_backends[ACCOUNT_ID][PARTITION].instance_profiles.values()) if p.name == name),
+        None,
     )
     return [_pass_role(role.arn) for role in found.roles] if found else []
 
@@ -289,18 +290,18 @@ def _iam(response: Any, action: str, base: Context) -> list[Request]:
         path = response._get_param("Path") or "/"
         resource = f"arn:aws:iam::{ACCOUNT_ID}:{kind}{path}{name}"
         if kind == "instance-profile":
-            profile = next((p for p in backend.instance_profiles.values() if p.name == name), None)
+            profile = next((p for p in list(backend.instance_profiles.values()) if p.name == name), None)
             if profile is not None:
                 resource = profile.arn
                 context.update(_resource_tags({t["Key"]: t["Value"] for t in profile.tags}, "iam"))
         if kind == "role":
-            role = next((r for r in backend.roles.values() if r.name == name), None)
+            role = next((r for r in list(backend.roles.values()) if r.name == name), None)
             resource = role.arn if role is not None else resource
         break
     requests = [Request(f"iam:{action}", resource, context)]
     if action == "AddRoleToInstanceProfile":
         name = response._get_param("RoleName")
-        role = next((r for r in backend.roles.values() if r.name == name), None)
+        role = next((r for r in list(backend.roles.values()) if r.name == name), None)
         passed = _pass_role(role.arn if role is not None else f"arn:aws:iam::{ACCOUNT_ID}:role/{name}")
         requests.append(Request(passed.action, passed.resource, {**base, **passed.context}))
     return requests

@@ -212,7 +212,7 @@ def update_version(cluster: Cluster, version: str) -> Document:
 
 def require_role(role_arn: str) -> None:
     """Raise InvalidParameterException if the role does not exist."""
-    if not any(role.arn == role_arn for role in iam_backends[ACCOUNT_ID][PARTITION].roles.values()):
+    if not any(role.arn == role_arn for role in list(iam_backends[ACCOUNT_ID][PARTITION].roles.values())):
         raise invalid(
             f"The role {role_arn!r} does not exist. It must be the ARN of an IAM role of this account"
         )

@@ -88,7 +88,7 @@ def require_bucket(uri: str) -> None:
 def _make_role(file_system_id: str) -> None:
     """Create the service-linked role with which FSx reads and writes the bucket."""
     backend, name = iam_backends[ACCOUNT_ID][PARTITION], ROLE_PREFIX + file_system_id
-    if any(role.name == name for role in backend.roles.values()):
+    if any(role.name == name for role in list(backend.roles.values())):
         return
     trust = {
         "Effect": "Allow",
