@@ -531,6 +531,10 @@ def test_calls_of_the_same_moment_do_not_trip_over_each_other(cloud):
             iam.attach_role_policy(RoleName="busy", PolicyArn=arn)
             iam.detach_role_policy(RoleName="busy", PolicyArn=arn)
             iam.delete_policy(PolicyArn=arn)
+            trust = json.dumps({"Version": "2012-10-17", "Statement": []})
+            iam.create_role(RoleName=name, AssumeRolePolicyDocument=trust)
+            iam.tag_role(RoleName=name, Tags=[{"Key": "k", "Value": "v"}])
+            iam.delete_role(RoleName=name)
 
     # Threads that change places all the time show in a second what else shows once in a hundred runs.
     usual = sys.getswitchinterval()
