@@ -198,7 +198,7 @@ def test_l4_a_ready_node_with_a_taint_or_without_its_gpus_is_not_counted(
         put_gpus(place, poor, 2)
         run = begin(2, 2)
         launcher = run.launch()
-        missing = f"1 node: taint {FOREIGN}", "1 node: 2 of 4 nvidia.com/gpu"
+        missing = f"1 node has taint {FOREIGN}", "1 node has 2 of 4 nvidia.com/gpu"
         until(lambda: run.is_waiting(launcher, *missing), "it reports both")
         assert "nodes=0/2" in launcher.last
         run.stays_unsubmitted(LOOK_SECONDS)
@@ -224,7 +224,7 @@ def test_l5_a_node_lost_between_count_and_submit_is_missed_in_the_fresh_list(
         run = begin(2, 2)
         launcher = run.launch()
         try:
-            until(lambda: run.is_waiting(launcher, "1 node: not Ready"), "it waits on")
+            until(lambda: run.is_waiting(launcher, "1 node is not Ready"), "it waits on")
             assert strikes.times == 0
             assert "nodes=1/2" in launcher.last
             run.stays_unsubmitted(LOOK_SECONDS)
