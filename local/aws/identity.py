@@ -68,7 +68,7 @@ def find(key_id: str) -> Identity:
     session = sts_backends[ACCOUNT_ID][PARTITION].get_assumed_role_from_access_key(key_id)
     if session is None or session.expiration < utcnow():
         raise UnknownKey(key_id)
-    role = next((r for r in list(iam.roles.values()) if r.arn == session.role_arn), None)
+    role = role_for(session.role_arn)
     if role is None:  # the role was deleted after it had been assumed
         raise UnknownKey(key_id)
     return Identity(

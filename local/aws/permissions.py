@@ -6,7 +6,7 @@ launch calls need several permissions at once, each with its own resource and ta
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from moto.ec2.models import ec2_backends
@@ -160,14 +160,16 @@ def _launch(
     return made + taken + _pass_profile(data)
 
 
+def _named(store: Mapping[str, Any], name: str) -> Any | None:
+    """Return the role or profile of this name, or None. It reads a copy, because other calls change the store."""
+    return next((each for each in list(store.values()) if each.name == name), None)
+
+
 def _pass_profile(data: dict[str, Any]) -> list[Request]:
     """Return the permission to pass the role of an instance profile to EC2."""
     profile = data.get("IamInstanceProfile") or {}
     name = profile.get("Name") or str(profile.get("Arn", "")).rsplit("/", 1)[-1]
-    found = next(
-        (p for p in list(iam_backends[ACCOUNT_ID][PARTITION].instance_profiles.values()) if p.name == name),
-        None,
-    )
+    found = _named(iam_backends[ACCOUNT_ID][PARTITION].instance_profiles, name)
     return [_pass_role(role.arn) for role in found.roles] if found else []
 
 
@@ -290,18 +292,18 @@ def _iam(response: Any, action: str, base: Context) -> list[Request]:
         path = response._get_param("Path") or "/"
         resource = f"arn:aws:iam::{ACCOUNT_ID}:{kind}{path}{name}"
         if kind == "instance-profile":
-            profile = next((p for p in list(backend.instance_profiles.values()) if p.name == name), None)
+            profile = _named(backend.instance_profiles, name)
             if profile is not None:
                 resource = profile.arn
                 context.update(_resource_tags({t["Key"]: t["Value"] for t in profile.tags}, "iam"))
         if kind == "role":
-            role = next((r for r in list(backend.roles.values()) if r.name == name), None)
+            role = _named(backend.roles, name)
             resource = role.arn if role is not None else resource
         break
     requests = [Request(f"iam:{action}", resource, context)]
     if action == "AddRoleToInstanceProfile":
         name = response._get_param("RoleName")
-        role = next((r for r in list(backend.roles.values()) if r.name == name), None)
+        role = _named(backend.roles, name)
         passed = _pass_role(role.arn if role is not None else f"arn:aws:iam::{ACCOUNT_ID}:role/{name}")
         requests.append(Request(passed.action, passed.resource, {**base, **passed.context}))
     return requests

@@ -13,10 +13,9 @@ from urllib.parse import quote
 from moto.core.exceptions import ServiceException
 from moto.core.utils import utcnow
 from moto.ec2.models import ec2_backends
-from moto.iam.models import iam_backends
 
-from local.aws import keys, log_groups
-from local.aws.account import ACCOUNT_ID, PARTITION
+from local.aws import identity, keys, log_groups
+from local.aws.account import ACCOUNT_ID
 from local.aws.eks import versions
 from local.aws.eks.access import bootstrap_creator
 from local.aws.eks.store import Cluster, Document, EksError, arn, in_use, invalid, store
@@ -212,7 +211,7 @@ def update_version(cluster: Cluster, version: str) -> Document:
 
 def require_role(role_arn: str) -> None:
     """Raise InvalidParameterException if the role does not exist."""
-    if not any(role.arn == role_arn for role in list(iam_backends[ACCOUNT_ID][PARTITION].roles.values())):
+    if identity.role_for(role_arn) is None:
         raise invalid(
             f"The role {role_arn!r} does not exist. It must be the ARN of an IAM role of this account"
         )
