@@ -16,6 +16,8 @@ import logging
 import math
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -194,6 +196,17 @@ class Refused(Exception):
     """A volume can't be created or deleted (yet). The message has the reason."""
 
 
+@contextmanager
+def _aws_errors() -> Iterator[None]:
+    """Raise an error of AWS, or of the connection to it, as Refused."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except (BotoCoreError, ClientError) as error:
+        raise Refused(str(error)) from None
+
+
 class Provisioner:
     """Creates volumes for claims, and deletes those whose claims are gone."""
 
@@ -356,6 +369,7 @@ def directory_of(settings: Settings, volume: Object) -> Any:
     return settings.home.volumes / settings.cluster / volume["metadata"]["name"]
 
 
+@_aws_errors()
 def client_as(settings: Settings, role: str, token: str) -> Any:
     """Return an EC2 client with the credentials of a web identity.
 
@@ -363,19 +377,15 @@ def client_as(settings: Settings, role: str, token: str) -> Any:
         Refused: STS returns no credentials.
     """
     from botocore.config import Config
-    from botocore.exceptions import BotoCoreError, ClientError
     from botocore.session import Session
 
     config = Config(retries={"total_max_attempts": 1}, connect_timeout=5, read_timeout=30)
     common = {"region_name": settings.region, "endpoint_url": settings.aws_endpoint, "config": config}
     session = Session()
     unsigned = {"aws_access_key_id": "none", "aws_secret_access_key": "none"}
-    try:
-        given = session.create_client("sts", **common, **unsigned).assume_role_with_web_identity(
-            RoleArn=role, RoleSessionName="ebs-csi", WebIdentityToken=token
-        )["Credentials"]
-    except (BotoCoreError, ClientError) as error:
-        raise Refused(str(error)) from None
+    given = session.create_client("sts", **common, **unsigned).assume_role_with_web_identity(
+        RoleArn=role, RoleSessionName="ebs-csi", WebIdentityToken=token
+    )["Credentials"]
     return session.create_client(
         "ec2",
         **common,
@@ -385,6 +395,7 @@ def client_as(settings: Settings, role: str, token: str) -> Any:
     )
 
 
+@_aws_errors()
 def make_disk(
     ec2: Any, parameters: dict[str, str], name: str, size: int, zone: str, tags: dict[str, str]
 ) -> str:
@@ -393,40 +404,34 @@ def make_disk(
     Raises:
         Refused: EC2 refused a request.
     """
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    try:
-        found = ec2.describe_volumes(Filters=[{"Name": "tag:CSIVolumeName", "Values": [name]}])["Volumes"]
-        if found:
-            return str(found[0]["VolumeId"])
-        more = {"KmsKeyId": parameters["kmsKeyId"]} if parameters.get("kmsKeyId") else {}
-        made = ec2.create_volume(
-            AvailabilityZone=zone,
-            Size=size,
-            VolumeType=parameters.get("type", "gp3"),
-            Encrypted=parameters.get("encrypted", "false").lower() == "true",
-            TagSpecifications=[
-                {"ResourceType": "volume", "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}
-            ],
-            **more,
-        )
-    except (BotoCoreError, ClientError) as error:
-        raise Refused(str(error)) from None
+    found = ec2.describe_volumes(Filters=[{"Name": "tag:CSIVolumeName", "Values": [name]}])["Volumes"]
+    if found:
+        return str(found[0]["VolumeId"])
+    more = {"KmsKeyId": parameters["kmsKeyId"]} if parameters.get("kmsKeyId") else {}
+    made = ec2.create_volume(
+        AvailabilityZone=zone,
+        Size=size,
+        VolumeType=parameters.get("type", "gp3"),
+        Encrypted=parameters.get("encrypted", "false").lower() == "true",
+        TagSpecifications=[
+            {"ResourceType": "volume", "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}
+        ],
+        **more,
+    )
     return str(made["VolumeId"])
 
 
+@_aws_errors()
 def delete_disk(ec2: Any, volume_id: str) -> None:
     """Delete an EC2 volume. A missing one is no error.
 
     Raises:
         Refused: EC2 refused the request.
     """
-    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.exceptions import ClientError
 
     try:
         ec2.delete_volume(VolumeId=volume_id)
     except ClientError as error:
         if error.response["Error"]["Code"] != "InvalidVolume.NotFound":
-            raise Refused(str(error)) from None
-    except BotoCoreError as error:
-        raise Refused(str(error)) from None
+            raise
