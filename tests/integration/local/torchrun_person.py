@@ -17,8 +17,9 @@ from tests.integration.local.conftest import Command, Stack
 from trainyard.operator import names as n
 
 SPACE = ("-n", "training")
-# A machine comes first, and pods of one that is gone are forgotten a minute later.
-WAIT_SECONDS = 300
+# kube-scheduler may leave a worker pending for five minutes if the placeholder that it preempts ends at the same moment
+# (https://github.com/kubernetes/kubernetes/issues/141694).
+WAIT_SECONDS = 420
 # It says what a file of its own says, whenever that changes.
 LISTENS = """
 import pathlib, time
