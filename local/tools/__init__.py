@@ -6,7 +6,6 @@ module_directory("karpenter") the tool's module as published: charts, manifests
 rendered(name, directory)     a file with the objects of a kustomization of the tool's module
 """
 
-from local.tools.errors import ToolError
 from local.tools.pins import OPTIONAL_TOOLS, TOOLS
 from local.tools.registry import (
     cache_directory,
@@ -16,6 +15,7 @@ from local.tools.registry import (
     module_directory_of,
     rendered,
 )
+from local.tools.tool import ToolError
 
 __all__ = [
     "OPTIONAL_TOOLS",

@@ -13,10 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from local.tools.errors import ToolError
 from local.tools.go import Go
 from local.tools.progress import Progress, time_left
-from local.tools.tool import Tool
+from local.tools.tool import Tool, ToolError
 
 RECORD = "build.json"
 MEGABYTE = 1e6
@@ -101,7 +100,7 @@ def build(name: str, tools: Sequence[Tool], cache: Path, go: Go, progress: Progr
     )
     for tool in tools:
         module = go.query("list", "-m", "-json", tool.module, directory=tool.lock)["Dir"]
-        _install(tool, cache, work, Path(module), go, result)
+        _install(tool, cache, work, Path(module), go)
     shutil.rmtree(work, ignore_errors=True)
     progress.finish(
         f"built in {result.build_seconds:.0f} s "
@@ -110,7 +109,7 @@ def build(name: str, tools: Sequence[Tool], cache: Path, go: Go, progress: Progr
     return result
 
 
-def _install(tool: Tool, cache: Path, work: Path, module: Path, go: Go, result: Built) -> None:
+def _install(tool: Tool, cache: Path, work: Path, module: Path, go: Go) -> None:
     """Stage the programs and rename their directory, so that a tool is never installed in part."""
     staged = work / tool.key
     (staged / "bin").mkdir(parents=True)
@@ -124,9 +123,6 @@ def _install(tool: Tool, cache: Path, work: Path, module: Path, go: Go, result: 
         "version": tool.version,
         "moduleDirectory": str(module),
         "go": go.version,
-        "downloadBytes": result.download_bytes,
-        "downloadSeconds": round(result.download_seconds, 1),
-        "buildSeconds": round(result.build_seconds, 1),
     }
     (staged / RECORD).write_text(json.dumps(record, indent=2) + "\n")
     install_directory(staged, cache / "tools" / tool.key)

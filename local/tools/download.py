@@ -23,9 +23,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from local.tools.build import MEGABYTE, RECORD, Built, install_directory
-from local.tools.errors import ToolError
 from local.tools.progress import Progress
-from local.tools.tool import Archive, Tool
+from local.tools.tool import Archive, Tool, ToolError
 
 SETTING = "TRAINYARD_DOWNLOADS"
 OFF, ON = ("0", "no", "false", "off"), ("", "1", "yes", "true", "on")
@@ -124,12 +123,7 @@ def download(tool: Tool, archive: Archive, address: str, cache: Path, progress: 
             )
         _extract(tool, work / "archive", staged / "bin")
         seconds = time.monotonic() - started
-        record = {
-            "url": address,
-            "checksum": archive.checksum,
-            "downloadBytes": size,
-            "downloadSeconds": round(seconds, 1),
-        }
+        record = {"url": address, "checksum": archive.checksum}
         (staged / RECORD).write_text(json.dumps(record, indent=2) + "\n")
         install_directory(staged, cache / "tools" / tool.archive_key(archive))
     finally:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from local.tools.errors import ToolError
-from local.tools.tool import Version, parse_version
+from local.tools.tool import ToolError, Version, parse_version
 
 # The newest `go` line among the pinned modules (karpenter-provider-aws 1.14.1).
 NEEDED: Version = (1, 26, 6)

@@ -9,9 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from local.tools.errors import ToolError
 from local.tools.go import find_go
 from local.tools.pins import OPTIONAL_TOOLS, TOOLS
+from local.tools.tool import ToolError
 
 
 def update(lock: Path, packages: list[str]) -> None:

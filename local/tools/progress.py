@@ -36,7 +36,6 @@ class Progress:
         self._started = self._reported = time.monotonic()
 
     def start(self, text: str) -> None:
-        """Show the first message."""
         if self._terminal:
             self.update(text)
         else:
@@ -61,19 +60,3 @@ class Progress:
             f"\r\x1b[2K{self._title}: {text}\n" if self._terminal else f"{self._title}: {text}\n"
         )
         self._stream.flush()
-
-
-class SilentProgress(Progress):
-    """Progress without output."""
-
-    def __init__(self) -> None:
-        super().__init__("")
-
-    def start(self, text: str) -> None:
-        """Do nothing."""
-
-    def update(self, text: str) -> None:
-        """Do nothing."""
-
-    def finish(self, text: str) -> None:
-        """Do nothing."""

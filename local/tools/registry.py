@@ -13,13 +13,12 @@ from urllib.parse import urlsplit
 from local.home import Home, expand, read_record, write_atomically
 from local.tools.build import RECORD, Built, build, is_built, locked
 from local.tools.download import DownloadBroken, address_of, download, reachable
-from local.tools.errors import ToolError
 from local.tools.go import find_go
 from local.tools.path import find
 from local.tools.pins import OPTIONAL_TOOLS, TOOLS
-from local.tools.progress import Progress, SilentProgress
+from local.tools.progress import Progress
 from local.tools.scripts import write_plugin, write_script
-from local.tools.tool import Archive, Tool
+from local.tools.tool import Archive, Tool, ToolError
 
 # The program that users start themselves, from a shell outside the local cloud's network.
 ENTERING = "kubectl"
@@ -236,9 +235,7 @@ def module_directory_of(tool: Tool) -> Path:
     if recorded and os.access(recorded, os.R_OK | os.X_OK):
         return Path(recorded)
     go = find_go(f"{tool.name} (its module holds charts and manifests)")
-    with locked(cache_directory() / "locks" / f"{tool.key}-module.lock", SilentProgress()):
-        answer = go.query("mod", "download", "-json", tool.module, directory=tool.lock)
-    return Path(answer["Dir"])
+    return Path(go.query("mod", "download", "-json", tool.module, directory=tool.lock)["Dir"])
 
 
 def rendered(name: str, kustomization: Path) -> Path:

@@ -18,6 +18,10 @@ from pathlib import Path
 Version = tuple[int, ...]
 
 
+class ToolError(Exception):
+    """A tool is not available. The message is one line: the tool, its log, and what to do."""
+
+
 def parse_version(text: str) -> Version:
     """Return `v1.35.4` or `1.35.4` as (1, 35, 4).
 
@@ -28,7 +32,6 @@ def parse_version(text: str) -> Version:
 
 
 def exactly(found: Version, pinned: Version) -> bool:
-    """Accept only the pinned version."""
     return found == pinned
 
 
@@ -56,11 +59,6 @@ class Archive:
 
     url: str
     checksum: str
-
-    @property
-    def name(self) -> str:
-        """The name of the file."""
-        return self.url.rpartition("/")[2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,12 +108,10 @@ class Tool:
 
     @property
     def number(self) -> str:
-        """The version without its `v`."""
         return self.version.removeprefix("v")
 
     @property
     def package_paths(self) -> tuple[str, ...]:
-        """The import paths of the main packages."""
         return tuple(f"{self.module}/{package}".rstrip("/") for package in self.packages)
 
     @property
