@@ -42,7 +42,9 @@ class Home:
         self.marker = root / ".trainyard"
         # Files that exist only while the cloud runs. Only the owner can read them.
         self.run = root / "run"
-        # The running cloud's record: process id, endpoint, region, account and the deployer's key (mode 0600).
+        # The record of a supervisor from its start: process id and start time.
+        self.supervisor_file = self.run / "supervisor.json"
+        # The record of a cloud that is ready: process id, endpoint, region, account and the deployer's key (mode 0600).
         self.cloud_file = self.run / "cloud.json"
         # The deployer's access key, which the AWS emulator writes for the supervisor at its start (mode 0600).
         self.aws_file = self.run / "aws.json"

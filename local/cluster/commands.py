@@ -24,7 +24,6 @@ class Plan:
 
     @property
     def pki(self) -> Path:
-        """Directory of the certificates."""
         return self.directory / "pki"
 
     @property
@@ -132,7 +131,6 @@ def controller_manager(plan: Plan) -> list[str]:
 
 
 def scheduler(plan: Plan) -> list[str]:
-    """Return the command line of the scheduler."""
     return [
         str(plan.programs / "kube-scheduler"),
         f"--kubeconfig={plan.directory / 'scheduler.kubeconfig'}",

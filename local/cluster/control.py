@@ -62,15 +62,6 @@ def serve(path: Path, controlled: Controlled) -> None:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_GET(self) -> None:
-            self._answer()
-
-        def do_POST(self) -> None:
-            self._answer()
-
-        def do_DELETE(self) -> None:
-            self._answer()
-
         def log_message(self, format: str, *args: Any) -> None:
             """Log nothing, because the methods log their actions."""
 
@@ -87,8 +78,7 @@ def serve(path: Path, controlled: Controlled) -> None:
             self.end_headers()
             self.wfile.write(data)
 
-        def address_string(self) -> str:
-            return "unix"
+        do_GET = do_POST = do_DELETE = _answer
 
     path.unlink(missing_ok=True)
     server = _Server(os.fspath(path), Handler)

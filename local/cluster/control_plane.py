@@ -22,7 +22,7 @@ from typing import Any
 
 from local.cluster import commands, kubeconfig
 from local.cluster.commands import Plan
-from local.cluster.network import Claim, claim_number
+from local.cluster.network import claim_number
 from local.cluster.pki import KUBELET_CLIENT, Authority, Pair, signing_key, write_private
 from local.cluster.processes import Command, Processes, last_line
 from local.cluster.record import Process, read_stat
@@ -68,13 +68,13 @@ class ControlPlane:
         self._home = home
         self._processes = processes
         self._request = request
-        self._claim: Claim = claim_number()
+        number, self._claim = claim_number()
         api, etcd, peer = free_ports(3)
         self.plan = Plan(
             name=request.name,
             directory=home.cluster(request.name),
             programs=home.bin,
-            number=self._claim.number,
+            number=number,
             api_port=api,
             etcd_port=etcd,
             peer_port=peer,
@@ -105,16 +105,9 @@ class ControlPlane:
         keys = client.call("/openid/v1/jwks")
         self._start("controller-manager", commands.controller_manager(self.plan), environment)
         self._start("scheduler", commands.scheduler(self.plan), environment)
-        nodes = [
-            sys.executable,
-            "-m",
-            "local.nodes",
-            "--cluster",
-            self.plan.name,
-            "--home",
-            str(self._home.root),
-        ]
-        self._start("nodes", nodes, environment, grace=NODES_GRACE)
+        program = [sys.executable, "-m", "local.nodes"]
+        options = ["--cluster", self.plan.name, "--home", str(self._home.root)]
+        self._start("nodes", [*program, *options], environment, grace=NODES_GRACE)
         self.administrator = kubeconfig.document(self.plan.name, self.plan.endpoint, authority, administrator)
         report(
             f"cluster {self.plan.name} is ready after {time.monotonic() - started:.1f} s at {self.plan.endpoint}"
@@ -123,8 +116,6 @@ class ControlPlane:
             "endpoint": self.plan.endpoint,
             "certificateAuthority": base64.b64encode(authority).decode(),
             "jwks": keys,
-            "number": self.plan.number.value,
-            "servedVersion": SERVED_VERSION,
         }
 
     def start_api(self, environment: Mapping[str, str]) -> tuple[bytes, Pair, Client]:
@@ -243,17 +234,11 @@ class ControlPlane:
 
 def recorded_processes(pods: Path) -> list[Process]:
     """Return the running processes that `local.nodes.process` recorded for the containers of a cluster's pods."""
-    found = []
-    for file in pods.glob("*/containers/*/*"):
-        if file.name in ("keeper", "process"):
-            with contextlib.suppress(FileNotFoundError, ValueError):
-                pid, start = map(int, file.read_text().split())
-                found.append(Process(pid, start))
-    return [each for each in found if each.alive]
+    files = [*pods.glob("*/containers/*/keeper"), *pods.glob("*/containers/*/process")]
+    return [found for file in files if (found := Process.read(file)) is not None and found.alive]
 
 
 def kill_remaining(processes: list[Process]) -> None:
-    """Send SIGKILL to the processes that still run."""
     for process in processes:
         if process.alive:
             with contextlib.suppress(ProcessLookupError):

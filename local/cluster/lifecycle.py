@@ -212,18 +212,9 @@ def _check_disk(home: Home) -> None:
 
 def _start(home: Home) -> Process:
     chosen = namespaces.options()
-    command = [
-        "unshare",
-        *chosen,
-        sys.executable,
-        "-m",
-        "local.cluster",
-        "--home",
-        str(home.root),
-        "--port",
-        str(free_ports(1)[0]),
-    ]
-    if namespaces.is_private(chosen):
+    options = ["--home", str(home.root), "--port", str(free_ports(1)[0])]
+    command = ["unshare", *chosen, sys.executable, "-m", "local.cluster", *options]
+    if "--net" in chosen:
         command.append("--private-network")
     _put_logs_aside(home)
     log = home.logs / "supervisor.log"

@@ -46,11 +46,6 @@ def options() -> tuple[str, ...]:
     )
 
 
-def is_private(chosen: tuple[str, ...]) -> bool:
-    """Return whether the cloud has its own network namespace."""
-    return "--net" in chosen
-
-
 def enter_prefix(supervisor: Process) -> list[str]:
     """Return the prefix of a command that must reach the cloud's addresses.
 

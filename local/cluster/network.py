@@ -31,24 +31,12 @@ class ClusterNumber:
         return f"127.{64 + self.value}.0.1"
 
 
-class Claim:
-    """A cluster number, reserved against other local clouds in this network namespace until `close`.
-
-    It binds an abstract unix socket with a name from the number. The kernel keeps such names per network namespace,
-    like the reserved addresses, and frees them with the process.
-    """
-
-    def __init__(self, number: ClusterNumber, holder: socket.socket) -> None:
-        self.number = number
-        self._holder = holder
-
-    def close(self) -> None:
-        """Release the number."""
-        self._holder.close()
-
-
-def claim_number() -> Claim:
+def claim_number() -> tuple[ClusterNumber, socket.socket]:
     """Reserve the first number whose address for the Kubernetes API, port 443, can be bound.
+
+    No other local cloud of this network namespace gets it until the returned socket is closed: an abstract unix socket
+    with a name from the number. The kernel keeps such names per network namespace, like the reserved addresses, and
+    frees them with the process.
 
     Raises:
         RuntimeError: All numbers are in use.
@@ -66,5 +54,5 @@ def claim_number() -> Claim:
             holder.close()
             reason = error
             continue
-        return Claim(number, holder)
+        return number, holder
     raise RuntimeError(f"none of 127.64.0.1:443 to 127.{63 + CLUSTERS}.0.1:443 can be bound: {reason}")

@@ -182,7 +182,6 @@ class Processes:
 
 
 def describe(code: int) -> str:
-    """Return a description of an exit code."""
     return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
 
 

@@ -26,6 +26,15 @@ class Process:
         """Whether this process, and not a later one with its id, still runs. A zombie does not."""
         return read_stat(self.pid) == self.start_time
 
+    @classmethod
+    def read(cls, file: Path) -> Process | None:
+        """Return the process of a file with its id and start time, None if the file is missing or incomplete."""
+        try:
+            pid, start_time = map(int, file.read_text().split())
+        except (FileNotFoundError, ValueError):
+            return None
+        return cls(pid, start_time)
+
     def as_json(self) -> dict[str, int]:
         """Return the two members that records have."""
         return {"pid": self.pid, "startTime": self.start_time}
@@ -55,24 +64,14 @@ def read_stat(pid: int) -> int | None:
     return None if fields is None or fields[0] in "ZX" else int(fields[19])
 
 
-def supervisor_file(home: Home) -> Path:
-    """Return the record of a supervisor, which exists from its start.
-
-    `cloud.json` follows when the cloud is ready.
-    """
-    return home.run / "supervisor.json"
-
-
 def from_record(record: Mapping[str, Any]) -> Process:
-    """Return the process that a record names."""
     return Process(int(record["pid"]), int(record["startTime"]))
 
 
 def recorded(home: Home) -> Process | None:
-    """Return the supervisor that the home's records name, running or not."""
-    for file in (supervisor_file(home), home.cloud_file):
-        with suppress(ValueError, KeyError, TypeError, OverflowError):  # missing or damaged
-            return from_record(read_record(file) or {})
+    """Return the supervisor that the home's record names, running or not."""
+    with suppress(ValueError, KeyError, TypeError, OverflowError):  # missing or damaged
+        return from_record(read_record(home.supervisor_file) or {})
     return None
 
 
@@ -84,5 +83,5 @@ def running(home: Home) -> Process | None:
 
 def remove_records(home: Home) -> None:
     """Remove the records of a cloud that has ended."""
-    for file in (home.cloud_file, supervisor_file(home), home.aws_file, home.control_socket):
+    for file in (home.cloud_file, home.supervisor_file, home.aws_file, home.control_socket):
         file.unlink(missing_ok=True)

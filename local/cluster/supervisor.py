@@ -21,7 +21,7 @@ from local.cluster import kubeconfig
 from local.cluster.control import ControlError, JsonObject, serve
 from local.cluster.control_plane import ControlPlane, ControlPlaneError, Request
 from local.cluster.processes import Command, Processes, last_line
-from local.cluster.record import Process, remove_records, supervisor_file
+from local.cluster.record import Process, remove_records
 from local.cluster.usage import everything, usage
 from local.home import CHECKOUT, Home, write_atomically
 from local.tools import cache_directory
@@ -92,7 +92,7 @@ class Supervisor:
             OSError: State can't be written.
         """
         self._clean()
-        write_atomically(supervisor_file(self._home), json.dumps(self._outer.as_json()), mode=0o600)
+        write_atomically(self._home.supervisor_file, json.dumps(self._outer.as_json()), mode=0o600)
         serve(self._home.control_socket, self)
         try:
             self._start_aws()
@@ -113,15 +113,8 @@ class Supervisor:
 
     def _start_aws(self) -> None:
         self._home.aws_file.unlink(missing_ok=True)
-        arguments = [
-            sys.executable,
-            "-m",
-            "local.aws",
-            "--home",
-            str(self._home.root),
-            "--port",
-            str(self._port),
-        ]
+        options = ["--home", str(self._home.root), "--port", str(self._port)]
+        arguments = [sys.executable, "-m", "local.aws", *options]
         log = self._home.logs / "aws.log"
         failed = threading.Event()
 

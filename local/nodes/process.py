@@ -22,8 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from local.cluster import record
 from local.cluster.record import read_stat
 from local.nodes.sandbox import CAPABILITIES
+from local.nodes.status import KILLED
 
 SANDBOX = Path(__file__).with_name("sandbox.py")
 # `unshare --pid` without --fork: the shell stays outside, and its first child is process 1 of the new
@@ -31,7 +33,6 @@ SANDBOX = Path(__file__).with_name("sandbox.py")
 # --fork` reports 1 for a SIGKILL.)
 KEEPER = '"$0" -I -S "$1" "$2/plan.json"; echo $? > "$2/exit"'
 Stdin = Literal["none", "open", "once"]
-LOST = 137
 SETUP_SECONDS = 10.0
 SETUP_POLL_SECONDS = 0.02
 _UNLOCK_TERMINAL, _OTHER_END = 0x40045431, 0x5441
@@ -63,19 +64,16 @@ class Entry:
 
         The command is killed when the process that this command line starts is killed. Programs have absolute paths,
         because the container's PATH may not have them.
-
-        Raises:
-            FileNotFoundError: A program of util-linux is missing.
         """
-        enter = [_program("nsenter"), f"--target={self.pid}", "--mount", "--uts", "--ipc", "--pid"]
-        # The privileges of the sandbox. A user namespace has no privileges outside; root has those of
-        # containers.
+        nsenter, setpriv, setsid = (shutil.which(name) or name for name in ("nsenter", "setpriv", "setsid"))
+        enter = [nsenter, f"--target={self.pid}", "--mount", "--uts", "--ipc", "--pid"]
+        # The privileges of the sandbox. A user namespace has no privileges outside; root has those of containers.
         rights = [f"--bounding-set=-all,{','.join(f'+{name}' for name in CAPABILITIES)}"]
         if self.user:
             enter += ["--user", "--preserve-credentials"]
             rights = []
         enter += ["--root", "--wd"]
-        bound = [_program("setpriv"), *rights, "--pdeathsig=KILL", "--", _program("setsid")]
+        bound = [setpriv, *rights, "--pdeathsig=KILL", "--", setsid]
         return [*enter, "--", *bound, *(["--ctty"] if terminal else []), "--", *argv]
 
     def open_terminal(self) -> tuple[int, int]:
@@ -95,23 +93,12 @@ class Entry:
             raise
 
 
-def _program(name: str) -> str:
-    path = shutil.which(name)
-    if path is None:
-        raise FileNotFoundError(f"{name} is missing: install util-linux")
-    return path
-
-
-def _command_line(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return b""
-
-
 def _in_set_up(pid: int) -> bool:
     """Return whether the process is still the sandbox, which later executes the program."""
-    return str(SANDBOX).encode() in _command_line(pid)
+    try:
+        return str(SANDBOX).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def create_stdin(pipe: Path, *, once: bool) -> tuple[int, int | None]:
@@ -189,19 +176,11 @@ class Process:
         its_stdin, our_stdin = subprocess.DEVNULL, None
         if stdin != "none":
             its_stdin, our_stdin = create_stdin(directory / "stdin", once=stdin == "once")
+        command = ["unshare", "--pid", "/bin/sh", "-c", KEEPER, sys.executable, str(SANDBOX), str(directory)]
         try:
             with log.open("ab") as output:
                 child = subprocess.Popen(
-                    [
-                        "unshare",
-                        "--pid",
-                        "/bin/sh",
-                        "-c",
-                        KEEPER,
-                        sys.executable,
-                        str(SANDBOX),
-                        str(directory),
-                    ],
+                    command,
                     stdin=its_stdin,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -223,29 +202,20 @@ class Process:
     @classmethod
     def found(cls, directory: Path) -> Process | None:
         """Return the run that was started in this directory before, running or ended, or None."""
-        try:
-            keeper = int((directory / "keeper").read_text().split()[0])
-        except (FileNotFoundError, IndexError, ValueError):
-            return None
-        return cls(directory, keeper, None)
-
-    def _alive(self, record: str) -> int | None:
-        """Return the process of a record file if it is still the same process."""
-        try:
-            pid, started = map(int, (self.directory / record).read_text().split())
-        except (FileNotFoundError, ValueError):
-            return None
-        return pid if read_stat(pid) == started else None
+        keeper = record.Process.read(directory / "keeper")
+        return None if keeper is None else cls(directory, keeper.pid, None)
 
     @property
     def pid(self) -> int | None:
         """The program's process id on this machine (it is 1 in its own namespace), None after its end."""
-        return self._alive("process")
+        program = record.Process.read(self.directory / "process")
+        return program.pid if program is not None and program.alive else None
 
     @property
     def alive(self) -> bool:
         """Whether it runs, is being set up, or its exit code is being written."""
-        return self._alive("keeper") is not None
+        keeper = record.Process.read(self.directory / "keeper")
+        return keeper is not None and keeper.alive
 
     async def entry(self) -> Entry:
         """Wait until the program runs, and return how to run a command beside it.
@@ -286,13 +256,13 @@ class Process:
         return self.ended()
 
     def ended(self) -> Ended:
-        """Return the exit code and time that the shell wrote; LOST if it wrote none."""
+        """Return the exit code and time that the shell wrote; KILLED if it wrote none."""
         exit_file, error_file = self.directory / "exit", self.directory / "error"
         message = error_file.read_text(errors="replace") if error_file.exists() else ""
         try:
             return Ended(int(exit_file.read_text()), exit_file.stat().st_mtime, message)
         except (FileNotFoundError, ValueError):
-            return Ended(LOST, time.time(), message or "the process is gone and left no exit code")
+            return Ended(KILLED, time.time(), message or "the process is gone and left no exit code")
 
     def signal(self, number: signal.Signals) -> None:
         """Signal the program. SIGKILL ends all processes in its process namespace.
@@ -315,16 +285,10 @@ async def wait_for_pid(pid: int) -> None:
         ProcessLookupError: The process does not exist.
     """
     descriptor = os.pidfd_open(pid)
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def finish() -> None:
-        if not done.done():
-            done.set_result(None)
-
-    loop.add_reader(descriptor, finish)
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(descriptor, ended.set)
     try:
-        await done
+        await ended.wait()
     finally:
         loop.remove_reader(descriptor)
         os.close(descriptor)

@@ -157,13 +157,19 @@ def test_what_helm_and_kubectl_remember_of_its_clusters_stays_in_the_home(home: 
     assert cloud_environment(home)["KUBECACHEDIR"] == str(home.root / "kube-cache")
 
 
-def test_a_command_of_the_person_finds_the_stacks_and_their_secrets(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    became: list[dict[str, str]] = []
+@pytest.fixture
+def became(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """The environments of the commands that `execute` becomes, in a cloud that runs."""
+    environments: list[dict[str, str]] = []
     monkeypatch.setattr("local.cluster.shell.running", lambda _home: object())
     monkeypatch.setattr("local.cluster.shell.enter_prefix", lambda _process: [])
-    monkeypatch.setattr(os, "execvpe", lambda _program, _words, environment: became.append(environment))
+    monkeypatch.setattr(os, "execvpe", lambda _program, _words, environment: environments.append(environment))
+    return environments
+
+
+def test_a_command_of_the_person_finds_the_stacks_and_their_secrets(
+    home: Home, became: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     execute(home, ["sh"])
     engine = Engine(home.root, "dev", {}).environment
@@ -189,15 +195,16 @@ def test_a_command_of_the_person_finds_the_stacks_and_their_secrets(
     ],
 )
 def test_kubeconfig_of_the_person_stays_in_force(
-    home: Home, monkeypatch: pytest.MonkeyPatch, own: str | None, command: list[str], found: str
+    home: Home,
+    became: list[dict[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    own: str | None,
+    command: list[str],
+    found: str,
 ) -> None:
     ours = str(home.kubeconfig)
-    became: list[dict[str, str]] = []
     (home.clusters / "a").mkdir(parents=True)
-    monkeypatch.setattr("local.cluster.shell.running", lambda _home: object())
-    monkeypatch.setattr("local.cluster.shell.enter_prefix", lambda _process: [])
     monkeypatch.setattr("shutil.which", lambda name, **_: f"/bin/{name}")
-    monkeypatch.setattr(os, "execvpe", lambda _program, _words, environment: became.append(environment))
     monkeypatch.delenv("KUBECONFIG", raising=False)
     if own is not None:
         monkeypatch.setenv("KUBECONFIG", own.replace("OURS", ours))

@@ -31,8 +31,17 @@ def home(tmp_path: Path) -> Home:
     return home
 
 
+@pytest.fixture
+def running(home: Home) -> Home:
+    """A home whose cloud runs: as this process."""
+    start = read_stat(os.getpid())
+    assert start is not None
+    write_record(home, os.getpid(), start)
+    return home
+
+
 def write_record(home: Home, pid: int, start_time: int) -> None:
-    record.supervisor_file(home).write_text(json.dumps({"pid": pid, "startTime": start_time}))
+    home.supervisor_file.write_text(json.dumps({"pid": pid, "startTime": start_time}))
     home.cloud_file.write_text(
         json.dumps({"pid": pid, "startTime": start_time, "awsEndpoint": "http://127.0.0.1:1"})
     )
@@ -78,16 +87,13 @@ def test_record_without_its_process_is_reported_and_removed(home: Home) -> None:
 
 @pytest.mark.parametrize("text", ['{"pid": ', '{"pid": 1e400, "startTime": 1}', "[1, 2]", '{"pid": "x"}'])
 def test_damaged_record_counts_as_none(home: Home, text: str) -> None:
-    record.supervisor_file(home).write_text(text)
+    home.supervisor_file.write_text(text)
     assert record.recorded(home) is None
 
 
-def test_a_second_up_finds_the_first(home: Home) -> None:
-    start = read_stat(os.getpid())
-    assert start is not None
-    write_record(home, os.getpid(), start)
+def test_a_second_up_finds_the_first(running: Home) -> None:
     said: list[str] = []
-    lifecycle.up(home, said.append)
+    lifecycle.up(running, said.append)
     assert said == [f"local cloud: already running at http://127.0.0.1:1 (process {os.getpid()})"]
 
 
@@ -95,7 +101,7 @@ def test_starting_cloud_is_awaited_and_its_end_reported(home: Home, monkeypatch:
     with subprocess.Popen(["sleep", "60"]) as child:
         start = read_stat(child.pid)
         assert start is not None
-        record.supervisor_file(home).write_text(json.dumps({"pid": child.pid, "startTime": start}))
+        home.supervisor_file.write_text(json.dumps({"pid": child.pid, "startTime": start}))
         (home.logs / "supervisor.log").write_text("error: the emulator ended\n")
         monkeypatch.setattr(lifecycle.time, "sleep", lambda _: child.kill())
         said: list[str] = []
@@ -104,13 +110,10 @@ def test_starting_cloud_is_awaited_and_its_end_reported(home: Home, monkeypatch:
     assert said == [f"local cloud: process {child.pid} runs but is not ready yet; waiting"]
 
 
-def test_up_keeps_the_delays_of_its_options(home: Home) -> None:
-    start = read_stat(os.getpid())
-    assert start is not None
-    write_record(home, os.getpid(), start)
-    lifecycle.up(home, lambda _: None, boot_seconds=1.5)
-    lifecycle.up(home, lambda _: None, gpu_delay_seconds=0.5)
-    assert home.settings() == {"bootSeconds": 1.5, "gpuDelaySeconds": 0.5}
+def test_up_keeps_the_delays_of_its_options(running: Home) -> None:
+    lifecycle.up(running, lambda _: None, boot_seconds=1.5)
+    lifecycle.up(running, lambda _: None, gpu_delay_seconds=0.5)
+    assert running.settings() == {"bootSeconds": 1.5, "gpuDelaySeconds": 0.5}
 
 
 def test_a_full_disk_is_one_line_with_what_is_needed(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,17 +145,6 @@ def test_a_machine_without_namespaces_says_so_in_one_line(
     monkeypatch.setattr(namespaces.subprocess, "run", refused)
     with pytest.raises(CloudError, match=r"needs PID and mount namespaces: .*Operation not permitted"):
         lifecycle.up(home, lambda _: None)
-
-
-def test_reset_deletes_a_home_and_nothing_else(home: Home, tmp_path: Path) -> None:
-    lifecycle.reset(home, lambda _: None)
-    assert not home.root.exists()
-    foreign = Home(tmp_path / "documents")
-    foreign.root.mkdir()
-    (foreign.root / "thesis").touch()
-    with pytest.raises(CloudError, match="is not deleted"):
-        lifecycle.reset(foreign, lambda _: None)
-    assert (foreign.root / "thesis").exists()
 
 
 @pytest.fixture
