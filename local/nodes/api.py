@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 Object = dict[str, Any]
 
+NODES = "/api/v1/nodes"
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 # One attempt, because all callers retry themselves, with current data.
@@ -72,15 +73,12 @@ class Api:
             raise
 
     async def get(self, path: str) -> Object:
-        """Read one object or list."""
         return await self.request("GET", path)
 
     async def create(self, path: str, body: Object) -> Object:
-        """POST a new object to a collection."""
         return await self.request("POST", path, body)
 
     async def patch(self, path: str, body: Object, content: str = STRATEGIC) -> Object:
-        """PATCH one object or its status."""
         return await self.request("PATCH", path, body, content)
 
     async def delete(self, path: str, body: Object | None = None) -> Object:
@@ -91,6 +89,16 @@ class Api:
 def key_of(item: Object) -> Key:
     """Return the namespace (empty for cluster-scoped objects) and the name."""
     return item["metadata"].get("namespace", ""), item["metadata"]["name"]
+
+
+def owner_reference(node: Object) -> Object:
+    """Return the reference with which an object is deleted with its Node."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": node["metadata"]["name"],
+        "uid": node["metadata"]["uid"],
+    }
 
 
 @contextlib.contextmanager
@@ -197,4 +205,4 @@ def nano_timestamp(epoch: float) -> str:
 
 def epoch(text: str) -> float:
     """Return a metav1.Time as seconds since 1970."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    return datetime.fromisoformat(text).timestamp()

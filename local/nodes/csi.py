@@ -16,13 +16,14 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from local.nodes.api import (
     MERGE,
+    NODES,
     UNREACHABLE,
     Api,
     ApiError,
@@ -30,6 +31,7 @@ from local.nodes.api import (
     Object,
     ignore_status,
     key_of,
+    owner_reference,
     post_event,
 )
 from local.nodes.context import Settings
@@ -38,7 +40,6 @@ from trainyard.k8s.quantity import parse
 
 log = logging.getLogger(__name__)
 
-NODES: Final = "/api/v1/nodes"
 CSI_NODES: Final = "/apis/storage.k8s.io/v1/csinodes"
 CSI_DRIVERS: Final = "/apis/storage.k8s.io/v1/csidrivers"
 ACCOUNTS: Final = "/api/v1/namespaces/kube-system/serviceaccounts"
@@ -103,19 +104,15 @@ class Drivers:
         self.instances = instances
         self.nodes = Informer(api, NODES, lambda *_: None)
         self._shown: dict[str, tuple[str, tuple[str, ...]]] = {}
-        self._installed: dict[str, str] | None = None
+        self._installed: dict[str, str] = {}
 
     async def run(self) -> None:
         """Reconcile every RECONCILE_SECONDS until cancelled."""
         while True:
             await asyncio.sleep(RECONCILE_SECONDS)
-            try:
-                await self.settle()
-            except (*UNREACHABLE, ApiError) as error:
-                log.info("CSI drivers not brought up to date: %s", error)
+            await self.settle()
 
     async def settle(self) -> None:
-        """Reconcile once."""
         found = next((i.get("addons") or {} for i in self.instances.values()), None)
         if found is not None:
             await self._install({name: role for name, role in found.items() if name in DRIVERS})
@@ -133,20 +130,15 @@ class Drivers:
         if addons == self._installed:
             return
         for addon, driver in DRIVERS.items():
-            if addon not in addons:
-                if addon not in (self._installed or {}):
-                    continue
+            if addon in addons:
+                spec = {"attachRequired": driver.attach, "podInfoOnMount": False}
+                await self._present(CSI_DRIVERS, driver.name, {"spec": spec})
+                annotations = {ROLE_ANNOTATION: addons[addon] or None}
+                await self._present(ACCOUNTS, driver.account, {"metadata": {"annotations": annotations}})
+            elif addon in self._installed:
                 for path in (f"{CSI_DRIVERS}/{driver.name}", f"{ACCOUNTS}/{driver.account}"):
                     with ignore_status(404):
                         await self.api.delete(path)
-                continue
-            await self._present(
-                CSI_DRIVERS,
-                driver.name,
-                {"spec": {"attachRequired": driver.attach, "podInfoOnMount": False}},
-            )
-            annotations = {ROLE_ANNOTATION: addons[addon]} if addons[addon] else {ROLE_ANNOTATION: None}
-            await self._present(ACCOUNTS, driver.account, {"metadata": {"annotations": annotations}})
         self._installed = addons
 
     async def _present(self, path: str, name: str, body: dict[str, Any]) -> None:
@@ -159,9 +151,9 @@ class Drivers:
 
     async def _show(self, item: Object, instance: Object) -> None:
         """Write the node's CSINode, from which the scheduler reads how many volumes fit."""
-        name, uid = item["metadata"]["name"], item["metadata"]["uid"]
+        name = item["metadata"]["name"]
         drivers = drivers_of(instance)
-        wanted = (uid, tuple(sorted(drivers)))
+        wanted = (item["metadata"]["uid"], tuple(sorted(drivers)))
         if self._shown.get(name) == wanted:
             return
         entries = [
@@ -173,13 +165,11 @@ class Drivers:
             }
             for driver in drivers.values()
         ]
-        owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}
-        body = {"metadata": {"ownerReferences": [owner]}, "spec": {"drivers": entries}}
+        body = {"metadata": {"ownerReferences": [owner_reference(item)]}, "spec": {"drivers": entries}}
         await self._present(CSI_NODES, name, body)
         self._shown[name] = wanted
 
     async def _remove_startup_taints(self, item: Object, drivers: dict[str, Driver]) -> None:
-        """Remove the startup taints of the drivers that run."""
         gone = {driver.taint for driver in drivers.values()}
         taints = item["spec"].get("taints") or []
         left = [taint for taint in taints if taint["key"] not in gone]
@@ -227,20 +217,19 @@ class Provisioner:
                 continue
             for claim in list(self.claims.objects.values()):
                 if wants_volume(claim):
-                    await self._try(claim, self._make(claim))
+                    await self._try(claim, self._make)
             for volume in list(self.volumes.objects.values()):
                 if is_left(volume):
-                    await self._try(volume, self._remove(volume))
+                    await self._try(volume, self._remove)
 
-    async def _try(self, item: Object, work: Any) -> None:
+    async def _try(self, item: Object, work: Callable[[Object], Awaitable[None]]) -> None:
         uid = item["metadata"]["uid"]
         if time.monotonic() < self._rest.get(uid, 0):
-            work.close()
             return
         # Also after success, because the informers show the result a moment later.
         self._rest[uid] = time.monotonic() + RETRY_SECONDS
         try:
-            await work
+            await work(item)
         except (*UNREACHABLE, ApiError, Refused) as error:
             log.info("volume for %s: %s", "/".join(key_of(item)), error)
             if self._reported.get(uid) != str(error):
@@ -288,10 +277,7 @@ class Provisioner:
             await self.api.delete(f"{VOLUMES}/{name}")
 
     def _zone(self, node: str | None) -> str:
-        """Return the zone of the node that the scheduler chose.
-
-        If the storage class does not wait for a node, it is any zone of the cluster.
-        """
+        """Return the zone of the node, or any zone of the cluster if the storage class waits for no node."""
         if node is not None and node not in self.instances:
             raise Refused(f"node {node!r} not found")
         zones = sorted(i["zone"] for name, i in self.instances.items() if node in (None, name))
@@ -300,9 +286,7 @@ class Provisioner:
     def _tags(self, claim: Object, name: str) -> dict[str, str]:
         """Return the driver's own tags, and the extra tags of the add-on's configuration."""
         metadata = claim["metadata"]
-        extra: dict[str, str] = next(
-            (i["volumeTags"] for i in self.instances.values() if i.get("volumeTags")), {}
-        )
+        extra = next((i["volumeTags"] for i in self.instances.values() if i.get("volumeTags")), {})
         return {
             **extra,
             "CSIVolumeName": name,
@@ -314,9 +298,8 @@ class Provisioner:
 
     async def _ec2(self) -> Any:
         """Return an EC2 client with the role of the driver's service account."""
-        role = next(
-            (i["addons"][ADDON] for i in self.instances.values() if ADDON in (i.get("addons") or {})), ""
-        )
+        addons = [instance.get("addons") or {} for instance in self.instances.values()]
+        role = next((each[ADDON] for each in addons if ADDON in each), "")
         if not role:
             raise Refused("the driver has no AWS credentials: add-on aws-ebs-csi-driver was given no role")
         body = {"spec": {"audiences": ["sts.amazonaws.com"], "expirationSeconds": 3600}}
@@ -325,14 +308,12 @@ class Provisioner:
 
     async def _report(self, item: Object, message: str) -> None:
         """Post an event about a claim or volume, as the provisioner does."""
-        is_claim = "namespace" in item["metadata"]
-        event = {
-            "type": "Warning",
-            "reason": "ProvisioningFailed" if is_claim else "VolumeFailedDelete",
-            "message": message,
-            "source": {"component": DRIVER.name},
-        }
-        await post_event(self.api, "PersistentVolumeClaim" if is_claim else "PersistentVolume", item, event)
+        kind, reason = "PersistentVolume", "VolumeFailedDelete"
+        if "namespace" in item["metadata"]:
+            kind, reason = "PersistentVolumeClaim", "ProvisioningFailed"
+        source = {"component": DRIVER.name}
+        event = {"type": "Warning", "reason": reason, "message": message, "source": source}
+        await post_event(self.api, kind, item, event)
 
 
 def wants_volume(claim: Object) -> bool:
@@ -382,17 +363,12 @@ def client_as(settings: Settings, role: str, token: str) -> Any:
     config = Config(retries={"total_max_attempts": 1}, connect_timeout=5, read_timeout=30)
     common = {"region_name": settings.region, "endpoint_url": settings.aws_endpoint, "config": config}
     session = Session()
-    unsigned = {"aws_access_key_id": "none", "aws_secret_access_key": "none"}
-    given = session.create_client("sts", **common, **unsigned).assume_role_with_web_identity(
+    session.set_credentials("none", "none")  # AssumeRoleWithWebIdentity is not signed
+    given = session.create_client("sts", **common).assume_role_with_web_identity(
         RoleArn=role, RoleSessionName="ebs-csi", WebIdentityToken=token
     )["Credentials"]
-    return session.create_client(
-        "ec2",
-        **common,
-        aws_access_key_id=given["AccessKeyId"],
-        aws_secret_access_key=given["SecretAccessKey"],
-        aws_session_token=given["SessionToken"],
-    )
+    session.set_credentials(given["AccessKeyId"], given["SecretAccessKey"], given["SessionToken"])
+    return session.create_client("ec2", **common)
 
 
 @_aws_errors()
@@ -408,14 +384,13 @@ def make_disk(
     if found:
         return str(found[0]["VolumeId"])
     more = {"KmsKeyId": parameters["kmsKeyId"]} if parameters.get("kmsKeyId") else {}
+    pairs = [{"Key": key, "Value": value} for key, value in tags.items()]
     made = ec2.create_volume(
         AvailabilityZone=zone,
         Size=size,
         VolumeType=parameters.get("type", "gp3"),
         Encrypted=parameters.get("encrypted", "false").lower() == "true",
-        TagSpecifications=[
-            {"ResourceType": "volume", "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}
-        ],
+        TagSpecifications=[{"ResourceType": "volume", "Tags": pairs}],
         **more,
     )
     return str(made["VolumeId"])

@@ -12,7 +12,17 @@ from functools import partial
 import aiohttp
 
 from local.nodes import node
-from local.nodes.api import MERGE, UNREACHABLE, Api, ApiError, Object, ignore_status, micro_timestamp
+from local.nodes.api import (
+    MERGE,
+    NODES,
+    UNREACHABLE,
+    Api,
+    ApiError,
+    Object,
+    ignore_status,
+    micro_timestamp,
+    owner_reference,
+)
 from local.nodes.context import Settings, Tasks
 from local.nodes.node import ALL_DEVICES, NO_DEVICES, Devices, read_devices
 
@@ -23,7 +33,6 @@ LEASE_SECONDS = 40
 HEARTBEAT_SECONDS = 10.0
 STATUS_SECONDS = 240.0
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-NODES = "/api/v1/nodes"
 
 
 @dataclass
@@ -40,7 +49,6 @@ class RegisteredNode:
 
     @property
     def name(self) -> str:
-        """The name of its Node."""
         return node.name_of(self.instance)
 
 
@@ -73,22 +81,15 @@ class Registration:
         self._version = ""
 
     async def follow(self) -> None:
-        """Follow the instances until cancelled."""
-        etag, first = "", True
+        """Follow the instances until cancelled. The first list, also that after a failure, removes stale Nodes."""
+        self._version = (await self.api.get("/version"))["gitVersion"]
         async with aiohttp.ClientSession() as session:
+            instances, etag = await self._instances(session, "")
+            await self._apply(instances)
+            await self._drop_strangers()
             while True:
-                try:
-                    if not self._version:
-                        self._version = (await self.api.get("/version"))["gitVersion"]
-                    instances, etag = await self._instances(session, etag)
-                    await self._apply(instances)
-                    if first:
-                        await self._drop_strangers()
-                        first = False
-                except (aiohttp.ClientError, *UNREACHABLE, ApiError, ValueError) as error:
-                    log.warning("instances of %s not read: %s", self.settings.cluster, error)
-                    etag = ""
-                    await asyncio.sleep(1)
+                instances, etag = await self._instances(session, etag)
+                await self._apply(instances)
 
     async def _instances(self, session: aiohttp.ClientSession, etag: str) -> tuple[list[Object], str]:
         """Return the emulator's list and its ETag, as soon as it differs from that of `etag`."""
@@ -103,32 +104,25 @@ class Registration:
         ) as response:
             if response.status != 200:
                 raise ValueError(f"HTTP {response.status}: {(await response.text())[:200]}")
-            instances: list[Object] = await response.json(content_type=None)
-            fresh = response.headers.get("ETag", "").strip('"')
-        if not fresh:  # without an ETag there is no long poll
-            await asyncio.sleep(1)
-        return instances, fresh
+            return await response.json(content_type=None), response.headers["ETag"].strip('"')
 
     async def _apply(self, instances: list[Object]) -> None:
         running = {i["instanceId"]: i for i in instances if i["state"] in ("pending", "running")}
         for number in self.by_id.keys() - running.keys():
             await self._lose(self.by_id[number])
-            self.instances.pop(self.by_id[number].name, None)
+            del self.instances[self.by_id[number].name]
             # Deleted last, so that the next list retries if the API server did not answer.
             del self.by_id[number]
         for number, instance in running.items():
             if number not in self.by_id:
                 registered = self.by_id[number] = RegisteredNode(instance)
-                registered.life = self.tasks.start_loop(
-                    partial(self._live, registered), f"life of {registered.name}"
-                )
+                life = partial(self._live, registered)
+                registered.life = self.tasks.start_loop(life, f"life of {registered.name}")
             registered = self.by_id[number]
-            if any(
-                registered.instance.get(key) != instance.get(key) for key in ("conditions", "dcgmTolerations")
-            ):
+            before, registered.instance = registered.instance, instance
+            if any(before.get(key) != instance.get(key) for key in ("conditions", "dcgmTolerations")):
                 registered.changed.set()
-            registered.instance = instance
-            self.instances[self.by_id[number].name] = instance
+            self.instances[registered.name] = instance
 
     async def _drop_strangers(self) -> None:
         """Remove Nodes whose instance is gone, as the cloud controller manager does on EKS."""
@@ -136,38 +130,36 @@ class Registration:
         for item in (await self.api.get(NODES))["items"]:
             name = item["metadata"]["name"]
             if name not in known:
-                await self.gone(name)
-                await self._delete(f"{NODES}/{name}")
+                await self._remove(name)
 
-    async def _delete(self, path: str) -> None:
+    async def _remove(self, name: str) -> None:
+        """End the pods of a Node, and delete it."""
+        await self.gone(name)
         with ignore_status(404):
-            await self.api.delete(path)
-
-    # One node
-    # ----------------------------------------------------------------------------------------------------
+            await self.api.delete(f"{NODES}/{name}")
 
     def plugin_seen(self, name: str) -> None:
-        """Handle a new, changed or removed device plugin on a node."""
         for registered in self.by_id.values():
             if registered.name == name:
                 registered.changed.set()
 
     async def _live(self, registered: RegisteredNode) -> None:
-        """Register the Node when the instance has booted, and keep its status up to date."""
-        await asyncio.sleep(
-            max(0.0, registered.instance["launchTime"] + self.settings.boot_seconds - time.time())
-        )
+        """Register the Node when the instance has booted, and keep its status up to date.
+
+        After a failure it starts again, and takes over the Node that it has registered.
+        """
+        boots_at = registered.instance["launchTime"] + self.settings.boot_seconds
+        await asyncio.sleep(max(0.0, boots_at - time.time()))
         reported = ""
-        while error := registered.instance.get(
-            "joinError"
-        ):  # EKS refuses the kubelet without a correct access entry
+        # EKS refuses the kubelet without a correct access entry.
+        while error := registered.instance.get("joinError"):
             if error != reported:
                 reported = error
                 log.warning(
-                    "instance %s cannot join the cluster: %s", registered.instance["instanceId"], error
+                    "instance %s can't join the cluster: %s", registered.instance["instanceId"], error
                 )
             await asyncio.sleep(1)
-        await self._until_done(lambda: self._register(registered))
+        await self._register(registered)
         registered.changed.set()
         while True:
             await registered.changed.wait()
@@ -181,16 +173,7 @@ class Registration:
         if running - registered.devices.usable:
             await asyncio.sleep(self.settings.device_seconds)
             registered.devices = registered.devices.gain(self.plugins(registered.name))
-        await self._until_done(lambda: self._report(registered))
-
-    async def _until_done(self, work: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            try:
-                await work()
-                return
-            except (*UNREACHABLE, ApiError) as error:
-                log.warning("node not registered or reported: %s", error)
-                await asyncio.sleep(1)
+        await self._report(registered)
 
     async def _register(self, registered: RegisteredNode) -> None:
         settings, now = self.settings, time.time()
@@ -226,11 +209,7 @@ class Registration:
             # Wait for its end, so that a Node that it is creating does not appear after the deletion.
             await asyncio.wait([registered.life])
         registered.registered = False
-        await self.gone(registered.name)
-        await self._delete(f"{NODES}/{registered.name}")
-
-    # Heartbeat
-    # ---------------------------------------------------------------------------------------------------
+        await self._remove(registered.name)
 
     async def send_heartbeats(self) -> None:
         """Renew each node's Lease, and its whole status every STATUS_SECONDS."""
@@ -245,6 +224,7 @@ class Registration:
                     log.warning("heartbeat of node %s: %s", registered.name, error)
 
     async def _renew(self, name: str) -> None:
+        """Renew the Lease of a Node. A new one has the Node as owner, so that it is deleted with the Node."""
         spec = {
             "holderIdentity": name,
             "leaseDurationSeconds": LEASE_SECONDS,
@@ -252,23 +232,11 @@ class Registration:
         }
         try:
             await self.api.patch(f"{LEASES}/{name}", {"spec": spec}, MERGE)
+            return
         except ApiError as error:
             if error.status != 404:
                 raise
-            await self._create_lease(name, spec)
-
-    async def _create_lease(self, name: str, spec: Object) -> None:
-        """Create the Lease with its Node as owner, so that it is deleted with the Node.
-
-        Create none if the Node was deleted.
-        """
-        try:
+        with ignore_status(404):  # the Node was deleted meanwhile
             owner = await self.api.get(f"{NODES}/{name}")
-        except ApiError as error:
-            if error.status == 404:
-                return
-            raise
-        reference = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": owner["metadata"]["uid"]}
-        await self.api.create(
-            LEASES, {"metadata": {"name": name, "ownerReferences": [reference]}, "spec": spec}
-        )
+            metadata = {"name": name, "ownerReferences": [owner_reference(owner)]}
+            await self.api.create(LEASES, {"metadata": metadata, "spec": spec})

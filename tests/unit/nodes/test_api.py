@@ -14,6 +14,7 @@ import pytest
 
 from local.nodes.api import Api, ApiError, ApiUnavailable, Informer, epoch, timestamp
 from tests.unit.launcher.api_server import FakeApi, serving
+from tests.unit.nodes.event_loop import in_event_loop
 
 pytestmark = pytest.mark.unit
 
@@ -50,25 +51,23 @@ async def until(holds: Any) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_informer_reports_changes_in_the_event_loop(server: FakeApi, kubeconfig: Path) -> None:
+@in_event_loop
+async def test_informer_reports_changes_in_the_event_loop(server: FakeApi, kubeconfig: Path) -> None:
     server.put(f"{OWN}/p", item("u1"))
     changes: list[tuple[str, str]] = []
 
-    async def story() -> None:
-        async with Api(kubeconfig) as api:
-            pods = Informer(api, PODS, lambda what, found: changes.append((what, found["metadata"]["uid"])))
-            watching = asyncio.create_task(pods.run())
-            async with asyncio.timeout(30):
-                await pods.synced.wait()
-            assert list(pods.objects) == [("n", "p")]
-            await api.create(OWN, item("u2", "q"))
-            await api.delete(f"{OWN}/p", {"preconditions": {"uid": "u1"}})
-            await until(lambda: len(changes) == 3)
-            assert list(pods.objects) == [("n", "q")]
-            watching.cancel()
-            await asyncio.wait([watching])
-
-    asyncio.run(story())
+    async with Api(kubeconfig) as api:
+        pods = Informer(api, PODS, lambda what, found: changes.append((what, found["metadata"]["uid"])))
+        watching = asyncio.create_task(pods.run())
+        async with asyncio.timeout(30):
+            await pods.synced.wait()
+        assert list(pods.objects) == [("n", "p")]
+        await api.create(OWN, item("u2", "q"))
+        await api.delete(f"{OWN}/p", {"preconditions": {"uid": "u1"}})
+        await until(lambda: len(changes) == 3)
+        assert list(pods.objects) == [("n", "q")]
+        watching.cancel()
+        await asyncio.wait([watching])
     assert changes == [("set", "u1"), ("set", "u2"), ("gone", "u1")]
 
 
@@ -83,19 +82,18 @@ def test_informer_unseen_replacement_is_gone_then_set(kubeconfig: Path) -> None:
     assert pods.objects == {}
 
 
-def test_request_failure_is_not_retried(server: FakeApi, kubeconfig: Path) -> None:
-    async def story() -> None:
-        async with Api(kubeconfig) as api:
-            with pytest.raises(ApiError, match="404"):
-                await api.get(f"{OWN}/nobody")
-            server.faults = [(503, {}, b"busy")]
-            with pytest.raises(ApiUnavailable, match="503"):
-                await api.get(OWN)
-
-    asyncio.run(story())
+@in_event_loop
+async def test_request_failure_is_not_retried(server: FakeApi, kubeconfig: Path) -> None:
+    async with Api(kubeconfig) as api:
+        with pytest.raises(ApiError, match="404"):
+            await api.get(f"{OWN}/nobody")
+        server.faults = [(503, {}, b"busy")]
+        with pytest.raises(ApiUnavailable, match="503"):
+            await api.get(OWN)
 
 
-def test_cancelled_request_ends_before_its_caller(server: FakeApi, kubeconfig: Path) -> None:
+@in_event_loop
+async def test_cancelled_request_ends_before_its_caller(server: FakeApi, kubeconfig: Path) -> None:
     """Otherwise a node could be created after its deletion."""
     ended: list[str] = []
 
@@ -105,16 +103,13 @@ def test_cancelled_request_ends_before_its_caller(server: FakeApi, kubeconfig: P
 
     server.on_request = slowly
 
-    async def story() -> None:
-        async with Api(kubeconfig) as api:
-            creating = asyncio.create_task(api.create(OWN, item("u1")))
-            await until(lambda: server.requests)
-            creating.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await creating
-            assert ended == [OWN]
-
-    asyncio.run(story())
+    async with Api(kubeconfig) as api:
+        creating = asyncio.create_task(api.create(OWN, item("u1")))
+        await until(lambda: server.requests)
+        creating.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await creating
+        assert ended == [OWN]
 
 
 def test_epoch_of_timestamp_is_the_same_time() -> None:

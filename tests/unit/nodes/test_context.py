@@ -12,10 +12,9 @@ import pytest
 from local.nodes import context, pod
 from local.nodes.context import Tasks
 from local.nodes.pod import Pods
+from tests.unit.nodes.event_loop import in_event_loop
 
 pytestmark = pytest.mark.unit
-
-SECONDS = 10
 
 
 @pytest.fixture(autouse=True)
@@ -24,38 +23,33 @@ def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod, "SETTLE_SECONDS", 0.0)
 
 
-def test_loop_that_fails_is_started_again(caplog: pytest.LogCaptureFixture) -> None:
+@in_event_loop
+async def test_loop_that_fails_is_started_again(caplog: pytest.LogCaptureFixture) -> None:
     errors: list[Exception] = [OSError("full"), OSError("full"), KeyError("x")]
 
     async def loop() -> None:
         if errors:
             raise errors.pop(0)
 
-    async def story() -> None:
-        async with asyncio.timeout(SECONDS):
-            await Tasks().start_loop(loop, "names")
-
     with caplog.at_level(logging.ERROR):
-        asyncio.run(story())
+        await Tasks().start_loop(loop, "names")
     assert [record.getMessage() for record in caplog.records] == [
         "names failed and is started again: OSError: full",
         "names failed and is started again: KeyError: 'x'",
     ]
 
 
-def test_loop_can_be_cancelled() -> None:
-    async def story() -> None:
-        task = Tasks().start_loop(asyncio.Event().wait, "names")  # type: ignore[arg-type]
-        await asyncio.sleep(0)
-        task.cancel()
-        async with asyncio.timeout(SECONDS):
-            await asyncio.wait([task])
-        assert task.cancelled()
-
-    asyncio.run(story())
+@in_event_loop
+async def test_loop_can_be_cancelled() -> None:
+    task = Tasks().start_loop(asyncio.Event().wait, "names")  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
 
 
-def test_hosts_file_is_written_again_after_a_full_disk() -> None:
+@in_event_loop
+async def test_hosts_file_is_written_again_after_a_full_disk() -> None:
     written: list[str] = []
     errors = [OSError(28, "No space left on device")]
 
@@ -64,20 +58,14 @@ def test_hosts_file_is_written_again_after_a_full_disk() -> None:
             raise errors.pop()
         written.append(text)
 
-    async def story() -> None:
-        pods = Pods(lambda: None)
-        nothing = SimpleNamespace(objects={})
-        pods.context = SimpleNamespace(services=nothing, pods=nothing)  # type: ignore[assignment]
-        each: Any = SimpleNamespace(
-            simulated=False, namespace="n", own_names=[], ip="", write_hosts=write_hosts
-        )
-        pods.by_uid["u"] = each
-        pods.service_changed("set", {})
-        task = Tasks().start_loop(pods.keep_names, "names")
-        async with asyncio.timeout(SECONDS):
-            while not written:
-                await asyncio.sleep(0.001)
-        task.cancel()
-
-    asyncio.run(story())
+    pods = Pods(lambda: None)
+    nothing = SimpleNamespace(objects={})
+    pods.context = SimpleNamespace(services=nothing, pods=nothing)  # type: ignore[assignment]
+    each: Any = SimpleNamespace(simulated=False, namespace="n", own_names=[], ip="", write_hosts=write_hosts)
+    pods.by_uid["u"] = each
+    pods.service_changed("set", {})
+    task = Tasks().start_loop(pods.keep_names, "names")
+    while not written:
+        await asyncio.sleep(0.001)
+    task.cancel()
     assert errors == []

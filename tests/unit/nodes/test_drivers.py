@@ -10,6 +10,7 @@ import pytest
 
 from local.nodes.api import ApiError
 from local.nodes.csi import ACCOUNTS, CSI_DRIVERS, CSI_NODES, NODES, Drivers
+from tests.unit.nodes.event_loop import in_event_loop
 
 pytestmark = pytest.mark.unit
 
@@ -85,39 +86,35 @@ def test_drivers_conflict_is_retried_by_the_next_reconcile() -> None:
     asyncio.run(drivers(api, {"aws-fsx-csi-driver": ""}, node("a", FSX_TAINT)).settle())
 
 
-def test_drivers_follow_the_addons_on_every_node() -> None:
-    async def story() -> None:
-        api = FakeApi()
-        addons = {"aws-ebs-csi-driver": "arn:role", "vpc-cni": ""}
-        found = drivers(api, addons, node("a"), node("b"))
-        await found.settle()
-        [entry] = api.objects[f"{CSI_NODES}/b"]["spec"]["drivers"]
-        assert (entry["name"], entry["nodeID"]) == ("ebs.csi.aws.com", "i-1")
-        assert entry["allocatable"]["count"] == 26
-        account = api.objects[f"{ACCOUNTS}/ebs-csi-controller-sa"]
-        assert account["metadata"]["annotations"] == {"eks.amazonaws.com/role-arn": "arn:role"}
-        assert api.objects[f"{CSI_DRIVERS}/ebs.csi.aws.com"]["spec"]["attachRequired"] is True
-        api.calls.clear()
-        await found.settle()
-        assert api.calls == []
-        addons.clear()
-        await found.settle()
-        assert api.objects[f"{CSI_NODES}/b"]["spec"]["drivers"] == []
-        assert f"{ACCOUNTS}/ebs-csi-controller-sa" not in api.objects
-
-    asyncio.run(story())
+@in_event_loop
+async def test_drivers_follow_the_addons_on_every_node() -> None:
+    api = FakeApi()
+    addons = {"aws-ebs-csi-driver": "arn:role", "vpc-cni": ""}
+    found = drivers(api, addons, node("a"), node("b"))
+    await found.settle()
+    [entry] = api.objects[f"{CSI_NODES}/b"]["spec"]["drivers"]
+    assert (entry["name"], entry["nodeID"]) == ("ebs.csi.aws.com", "i-1")
+    assert entry["allocatable"]["count"] == 26
+    account = api.objects[f"{ACCOUNTS}/ebs-csi-controller-sa"]
+    assert account["metadata"]["annotations"] == {"eks.amazonaws.com/role-arn": "arn:role"}
+    assert api.objects[f"{CSI_DRIVERS}/ebs.csi.aws.com"]["spec"]["attachRequired"] is True
+    api.calls.clear()
+    await found.settle()
+    assert api.calls == []
+    addons.clear()
+    await found.settle()
+    assert api.objects[f"{CSI_NODES}/b"]["spec"]["drivers"] == []
+    assert f"{ACCOUNTS}/ebs-csi-controller-sa" not in api.objects
 
 
-def test_drivers_recreated_node_gets_its_own_csi_node() -> None:
-    async def story() -> None:
-        api = FakeApi()
-        found = drivers(api, {"aws-fsx-csi-driver": ""}, node("a"))
-        await found.settle()
-        again = node("a")
-        again["metadata"]["uid"] = "uid-2"
-        found.nodes.objects["", "a"] = again
-        await found.settle()
-        [owner] = api.objects[f"{CSI_NODES}/a"]["metadata"]["ownerReferences"]
-        assert owner["uid"] == "uid-2"
-
-    asyncio.run(story())
+@in_event_loop
+async def test_drivers_recreated_node_gets_its_own_csi_node() -> None:
+    api = FakeApi()
+    found = drivers(api, {"aws-fsx-csi-driver": ""}, node("a"))
+    await found.settle()
+    again = node("a")
+    again["metadata"]["uid"] = "uid-2"
+    found.nodes.objects["", "a"] = again
+    await found.settle()
+    [owner] = api.objects[f"{CSI_NODES}/a"]["metadata"]["ownerReferences"]
+    assert owner["uid"] == "uid-2"

@@ -109,7 +109,7 @@ def test_provisioner_retry_finds_the_volume(site: Site) -> None:
 def test_provisioner_missing_cluster_tag_is_reported(site: Site) -> None:
     for instance in site.work.instances.values():
         instance["volumeTags"] = {}
-    asyncio.run(site.work._try(claim(), site.work._make(claim())))
+    asyncio.run(site.work._try(claim(), site.work._make))
     [event] = site.api.created["/api/v1/namespaces/training/events"]
     assert event["reason"] == "ProvisioningFailed"
     assert "ec2:CreateVolume" in event["message"]

@@ -12,6 +12,7 @@ from local.nodes import context, node
 from local.nodes.api import ApiError
 from local.nodes.context import Tasks
 from local.nodes.registration import NODES, Registration
+from tests.unit.nodes.event_loop import in_event_loop
 
 pytestmark = pytest.mark.unit
 
@@ -83,20 +84,19 @@ async def joined(api: FakeApi, plugins: set[str] | None = None, instance: Any = 
     return registration
 
 
-def test_node_deletion_is_retried_after_an_api_failure() -> None:
-    async def story() -> None:
-        api = FakeApi(away=1)
-        registration = await joined(api)
-        with pytest.raises(OSError, match="refused"):
-            await registration._apply([])
+@in_event_loop
+async def test_node_deletion_is_retried_after_an_api_failure() -> None:
+    api = FakeApi(away=1)
+    registration = await joined(api)
+    with pytest.raises(OSError, match="refused"):
         await registration._apply([])
-        assert api.nodes == set()
-        assert registration.by_id == {}
+    await registration._apply([])
+    assert api.nodes == set()
+    assert registration.by_id == {}
 
-    asyncio.run(story())
 
-
-def test_node_is_registered_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_event_loop
+async def test_node_is_registered_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "RETRY_SECONDS", 0.0)
     build, errors = node.build, [KeyError("zone")]
 
@@ -107,23 +107,17 @@ def test_node_is_registered_after_an_unexpected_error(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(node, "build", fail_once)
 
-    async def story() -> None:
-        api = FakeApi()
-        async with asyncio.timeout(10):
-            await joined(api)
-        assert api.nodes == {"node-1"}
-
-    asyncio.run(story())
+    api = FakeApi()
+    await joined(api)
+    assert api.nodes == {"node-1"}
 
 
-def test_node_in_creation_is_deleted_with_its_instance() -> None:
-    async def story() -> None:
-        api = FakeApi(stuck=True)
-        registration = await joined(api)
-        await registration._apply([])
-        assert api.nodes == set()
-
-    asyncio.run(story())
+@in_event_loop
+async def test_node_in_creation_is_deleted_with_its_instance() -> None:
+    api = FakeApi(stuck=True)
+    registration = await joined(api)
+    await registration._apply([])
+    assert api.nodes == set()
 
 
 GPUS = {**INSTANCE, "gpus": 4}
@@ -136,65 +130,57 @@ async def wait_for_report(api: FakeApi, count: int) -> dict[str, Any]:
     return api.reports[-1]
 
 
-def test_node_gpus_follow_their_plugin() -> None:
-    async def story() -> None:
-        api, plugins = FakeApi(), set[str]()
-        registration = await joined(api, plugins, GPUS)
-        assert "nvidia.com/gpu" not in (await wait_for_report(api, 1))["capacity"]
-        plugins.add("nvidia.com/gpu")
+@in_event_loop
+async def test_node_gpus_follow_their_plugin() -> None:
+    api, plugins = FakeApi(), set[str]()
+    registration = await joined(api, plugins, GPUS)
+    assert "nvidia.com/gpu" not in (await wait_for_report(api, 1))["capacity"]
+    plugins.add("nvidia.com/gpu")
+    registration.plugin_seen("node-1")
+    assert (await wait_for_report(api, 2))["allocatable"]["nvidia.com/gpu"] == "4"
+    plugins.clear()
+    registration.plugin_seen("node-1")
+    assert (await wait_for_report(api, 3))["allocatable"]["nvidia.com/gpu"] == "0"
+    assert api.reports[-1]["capacity"]["nvidia.com/gpu"] == "4"
+    await registration._apply([])
+
+
+@in_event_loop
+async def test_node_plugin_that_ends_at_registration_adds_no_device() -> None:
+    api, plugins = FakeApi(), set[str]()
+    registration = await joined(api, plugins, GPUS)
+    await wait_for_report(api, 1)
+    plugins.add("nvidia.com/gpu")
+    registration.plugin_seen("node-1")
+    await asyncio.sleep(0)
+    plugins.clear()
+    registration.plugin_seen("node-1")
+    report = await wait_for_report(api, 2)
+    assert report["allocatable"].get("nvidia.com/gpu", "0") == "0"
+    await registration._apply([])
+
+
+@in_event_loop
+async def test_node_report_keeps_transition_times() -> None:
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-31T12:00:00Z"}
+    api = FakeApi(shown=[ready])
+    registration = await joined(api)
+    for count in (1, 2):
+        report = await wait_for_report(api, count)
+        found = {each["type"]: each["lastTransitionTime"] for each in report["conditions"]}
+        assert found["Ready"] == ready["lastTransitionTime"]
         registration.plugin_seen("node-1")
-        assert (await wait_for_report(api, 2))["allocatable"]["nvidia.com/gpu"] == "4"
-        plugins.clear()
-        registration.plugin_seen("node-1")
-        assert (await wait_for_report(api, 3))["allocatable"]["nvidia.com/gpu"] == "0"
-        assert api.reports[-1]["capacity"]["nvidia.com/gpu"] == "4"
-        await registration._apply([])
-
-    asyncio.run(story())
+    assert found["DiskPressure"] > ready["lastTransitionTime"]
+    await registration._apply([])
 
 
-def test_node_plugin_that_ends_at_registration_adds_no_device() -> None:
-    async def story() -> None:
-        api, plugins = FakeApi(), set[str]()
-        registration = await joined(api, plugins, GPUS)
-        await wait_for_report(api, 1)
-        plugins.add("nvidia.com/gpu")
-        registration.plugin_seen("node-1")
-        await asyncio.sleep(0)
-        plugins.clear()
-        registration.plugin_seen("node-1")
-        report = await wait_for_report(api, 2)
-        assert report["allocatable"].get("nvidia.com/gpu", "0") == "0"
-        await registration._apply([])
-
-    asyncio.run(story())
-
-
-def test_node_report_keeps_transition_times() -> None:
-    async def story() -> None:
-        ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-31T12:00:00Z"}
-        api = FakeApi(shown=[ready])
-        registration = await joined(api)
-        for count in (1, 2):
-            report = await wait_for_report(api, count)
-            found = {each["type"]: each["lastTransitionTime"] for each in report["conditions"]}
-            assert found["Ready"] == ready["lastTransitionTime"]
-            registration.plugin_seen("node-1")
-        assert found["DiskPressure"] > ready["lastTransitionTime"]
-        await registration._apply([])
-
-    asyncio.run(story())
-
-
-def test_node_condition_of_the_agent_is_reported() -> None:
-    async def story() -> None:
-        api = FakeApi()
-        registration = await joined(api)
-        await wait_for_report(api, 1)
-        wrong = {"type": "KernelReady", "status": "False", "reason": "r", "message": "m", "since": 0.0}
-        await registration._apply([{**INSTANCE, "conditions": [wrong]}])
-        conditions = (await wait_for_report(api, 2))["conditions"]
-        assert [each["status"] for each in conditions if each["type"] == "KernelReady"] == ["False"]
-        await registration._apply([])
-
-    asyncio.run(story())
+@in_event_loop
+async def test_node_condition_of_the_agent_is_reported() -> None:
+    api = FakeApi()
+    registration = await joined(api)
+    await wait_for_report(api, 1)
+    wrong = {"type": "KernelReady", "status": "False", "reason": "r", "message": "m", "since": 0.0}
+    await registration._apply([{**INSTANCE, "conditions": [wrong]}])
+    conditions = (await wait_for_report(api, 2))["conditions"]
+    assert [each["status"] for each in conditions if each["type"] == "KernelReady"] == ["False"]
+    await registration._apply([])
