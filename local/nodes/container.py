@@ -7,13 +7,13 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 
 from local.nodes import environment, images, logs, status
+from local.nodes.api import Object
 from local.nodes.context import PodSite
 from local.nodes.environment import MissingReference
 from local.nodes.images import PullError
@@ -21,7 +21,6 @@ from local.nodes.process import Ended, Entry, NotRunningError, Process, Stdin
 from local.nodes.status import ContainerState
 from local.nodes.volumes import PodVolumes
 
-Object = dict[str, Any]
 CONFIG_RETRY_SECONDS = 2.0
 STOP_POLL_SECONDS = 0.1
 STEADY_SECONDS = 600.0  # a run of this length resets the back-off, as in the kubelet
@@ -81,17 +80,13 @@ async def probe_once(probe: Object, ip: str, port: Port, run: Run) -> str:
         return f"{ip}:{number}: {error}"
 
 
-async def repeat_probe(
-    probe: Object,
-    attempt: Callable[[], Awaitable[str]],
-    changed: Callable[[bool, str], Awaitable[bool]],
-    *,
-    is_readiness: bool = False,
-) -> None:
-    """Probe with the probe's delays and thresholds until `changed` returns true.
+async def probe_results(
+    probe: Object, attempt: Callable[[], Awaitable[str]], *, is_readiness: bool
+) -> AsyncIterator[tuple[bool, str]]:
+    """Probe with the probe's delays and thresholds. Yield whether it succeeds, and the message of the last attempt.
 
-    `changed` gets the result when enough consecutive attempts give another result, and again for each further failure.
-    The first success ends the initial delay of a readiness probe, so that a rollout is not slower than its program.
+    A result follows when enough consecutive attempts give another one, and again after each further failure. The first
+    success ends the initial delay of a readiness probe, so that a rollout is not slower than its program.
     """
     delay = float(probe.get("initialDelaySeconds", 0))
     if is_readiness and delay:
@@ -110,8 +105,7 @@ async def repeat_probe(
         threshold = int(probe.get("successThreshold", 1) if success else probe.get("failureThreshold", 3))
         if row >= threshold and (success != verdict or not success):
             verdict = success
-            if await changed(verdict, message):
-                return
+            yield verdict, message
         # At first the interval is short, because it determines how long a rollout takes.
         await asyncio.sleep(float(probe.get("periodSeconds", 10)) if verdict or row > 5 else 1.0)
 
@@ -192,9 +186,8 @@ class Container:
         if self.state.stage != "running":
             return
         if found is None and not self.simulated:
-            self._ended(
-                Ended(status.KILLED, time.time(), "no record of the process"), "ContainerStatusUnknown"
-            )
+            killed = Ended(status.KILLED, time.time(), "no record of the process")
+            self._ended(killed, "ContainerStatusUnknown")
             return
         self.process = found
         self.clock = logs.Clock(self.log_path(self.state.restarts))
@@ -205,7 +198,7 @@ class Container:
         """Wait before a restart. Return false if the pod stops meanwhile."""
         if self.state.finished_at - self.state.started_at >= STEADY_SECONDS:
             self._failures = 0
-        delay = status.back_off(self._failures, self.pod.context.settings.backoff_seconds)
+        delay = status.back_off(self._failures)
         self._failures += 1
         if delay:
             message = f"back-off {delay:g}s restarting failed container={self.name} pod={self.pod.label}"
@@ -270,9 +263,8 @@ class Container:
         }
         plan["mounts"].append(self._message_mount())
         self.clock = logs.Clock(self.log_path(self.state.restarts))
-        self.pod.event(
-            "Normal", "Pulled", f'Container image "{self.spec["image"]}" already present on machine'
-        )
+        pulled = f'Container image "{self.spec["image"]}" already present on machine'
+        self.pod.event("Normal", "Pulled", pulled)
         stdin: Stdin = "none"
         if self.spec.get("stdin"):
             stdin = "once" if self.spec.get("stdinOnce") else "open"
@@ -302,11 +294,8 @@ class Container:
 
     def _ended(self, ended: Ended, reason: str) -> None:
         message = ended.message or read_end(self.directory / "termination-log", MESSAGE_BYTES)
-        if (
-            not message
-            and ended.code
-            and self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError"
-        ):
+        may_be_logged = self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError"
+        if may_be_logged and ended.code and not message:
             message = read_end(self.clock.path, LOGGED_MESSAGE_BYTES)
         self.clock.record(time.time())
         self.state.end(ended.code, ended.at, reason, message)
@@ -390,52 +379,41 @@ class Container:
 
         Without a probe the container is ready at once.
         """
-        if self.spec.get("startupProbe") and not self.simulated and not self.state.started:
-            await self._repeat("startupProbe", self._startup)
+        probes = {} if self.simulated else self.spec
+        if probes.get("startupProbe") and not self.state.started:
+            await self._follow_probe("startup")
         self.state.started = True
-        work: list[Coroutine[Any, Any, None]] = []
-        if self.spec.get("readinessProbe") and not self.simulated:
-            work.append(self._repeat("readinessProbe", self._readiness))
-        elif not self.once:
+        if not probes.get("readinessProbe") and not self.once:
             self.state.ready = True
-        if self.spec.get("livenessProbe") and not self.simulated:
-            work.append(self._repeat("livenessProbe", self._liveness))
         self.pod.publish()
         async with asyncio.TaskGroup() as group:
-            for each in work:
-                group.create_task(each)
+            for kind in ("readiness", "liveness"):
+                if probes.get(f"{kind}Probe"):
+                    group.create_task(self._follow_probe(kind))
 
-    async def _repeat(self, kind: str, changed: Any) -> None:
-        probe = self.spec[kind]
+    async def _follow_probe(self, kind: str) -> None:
+        """Run a probe: a startup probe until its first result, a liveness probe until its first failure."""
+        probe = self.spec[f"{kind}Probe"]
 
         async def attempt() -> str:
             return await probe_once(probe, self.pod.ip, self.pod.port, self.execute)
 
-        await repeat_probe(probe, attempt, changed, is_readiness=kind == "readinessProbe")
+        async for good, message in probe_results(probe, attempt, is_readiness=kind == "readiness"):
+            failure = f"{kind.capitalize()} probe failed: {message}"
+            if kind != "readiness":
+                if not good:
+                    self._kill_unhealthy(kind, failure)
+                if not good or kind == "startup":
+                    return
+            elif self.state.ready != good:
+                self.state.ready = good
+                if not good:
+                    self.pod.event("Warning", "Unhealthy", failure)
+                self.pod.publish()
 
-    async def _startup(self, good: bool, message: str) -> bool:
-        if not good:
-            await self._unhealthy("Startup", message)
-        return True
-
-    async def _readiness(self, good: bool, message: str) -> bool:
-        if self.state.ready != good:
-            self.state.ready = good
-            if not good:
-                self.pod.event("Warning", "Unhealthy", f"Readiness probe failed: {message}")
-            self.pod.publish()
-        return False
-
-    async def _liveness(self, good: bool, message: str) -> bool:
-        if not good:
-            await self._unhealthy("Liveness", message)
-        return not good
-
-    async def _unhealthy(self, kind: str, message: str) -> None:
-        self.pod.event("Warning", "Unhealthy", f"{kind} probe failed: {message}")
-        self.pod.event(
-            "Normal", "Killing", f"Container {self.name} failed {kind.lower()} probe, will be restarted"
-        )
+    def _kill_unhealthy(self, kind: str, failure: str) -> None:
+        self.pod.event("Warning", "Unhealthy", failure)
+        self.pod.event("Normal", "Killing", f"Container {self.name} failed {kind} probe, will be restarted")
         grace = float(self.pod.item["spec"].get("terminationGracePeriodSeconds", 30))
         # In its own task, because the end of the process cancels all probes, including this one.
         self.pod.context.tasks.start(self.stop(grace), f"stop {self.name}")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -32,34 +33,31 @@ async def probe_server(answer: bytes, probe: dict[str, Any]) -> tuple[str, bytes
 
 
 @pytest.mark.parametrize(
-    ("status", "good"), [("200 OK", True), ("302 Found", True), ("404 No", False), ("", False)]
+    ("path", "status", "good"),
+    [
+        ("/ready", "200 OK", True),
+        ("ready", "200 OK", True),
+        ("/ready", "302 Found", True),
+        ("/ready", "404 No", False),
+        ("/ready", "", False),
+    ],
 )
-def test_http_probe_status_200_to_399_succeeds(status: str, good: bool) -> None:
+def test_http_probe_status_200_to_399_succeeds(path: str, status: str, good: bool) -> None:
     answer = f"HTTP/1.1 {status}\r\n\r\n".encode()
-    probe = {"httpGet": {"path": "/ready", "port": "http", "httpHeaders": [{"name": "X", "value": "y"}]}}
+    probe = {"httpGet": {"path": path, "port": "http", "httpHeaders": [{"name": "X", "value": "y"}]}}
     verdict, asked = asyncio.run(probe_server(answer, probe))
     assert (verdict == "") is good
     assert asked.startswith(b"GET /ready HTTP/1.1\r\n")
     assert b"X: y\r\n" in asked
 
 
-def test_http_probe_path_without_slash_is_that_of_the_root() -> None:
-    probe = {"httpGet": {"path": "ready", "port": 80}}
-    verdict, asked = asyncio.run(probe_server(b"HTTP/1.1 200 OK\r\n\r\n", probe))
-    assert (verdict, asked.startswith(b"GET /ready HTTP/1.1\r\n")) == ("", True)
-
-
-def test_probe_closed_port_failure_has_its_address() -> None:
-    probe = {"tcpSocket": {"port": 1}}
-    verdict = asyncio.run(container.probe_once(probe, "127.0.0.1", lambda _: 1, no_command))
-    assert verdict.startswith("127.0.0.1:1: ")
-
-
-def test_probe_undeclared_port_name_is_named() -> None:
-    verdict = asyncio.run(
-        container.probe_once({"httpGet": {"port": "x"}}, "127.0.0.1", lambda _: None, no_command)
-    )
-    assert verdict == "no container port is called 'x'"
+@pytest.mark.parametrize(
+    ("port", "found", "verdict"), [(1, 1, "127.0.0.1:1: "), ("x", None, "no container port is called 'x'")]
+)
+def test_probe_failure_names_the_port(port: int | str, found: int | None, verdict: str) -> None:
+    probe = {"tcpSocket": {"port": port}}
+    said = asyncio.run(container.probe_once(probe, "127.0.0.1", lambda _: found, no_command))
+    assert said.startswith(verdict)
 
 
 def test_exec_probe_result_is_its_exit_code() -> None:
@@ -68,10 +66,8 @@ def test_exec_probe_result_is_its_exit_code() -> None:
         return 3
 
     probe = {"exec": {"command": ["test"]}, "timeoutSeconds": 7}
-    assert (
-        asyncio.run(container.probe_once(probe, "127.0.0.1", lambda _: 1, run))
-        == "command ended with exit code 3"
-    )
+    said = asyncio.run(container.probe_once(probe, "127.0.0.1", lambda _: 1, run))
+    assert said == "command ended with exit code 3"
 
 
 def verdicts(results: list[bool], monkeypatch: pytest.MonkeyPatch, **probe: int) -> list[bool]:
@@ -85,23 +81,20 @@ def verdicts(results: list[bool], monkeypatch: pytest.MonkeyPatch, **probe: int)
     async def attempt() -> str:
         return "" if left.pop(0) else "bad"
 
-    async def changed(good: bool, _message: str) -> bool:
-        found.append(good)
-        return not left
-
     async def go() -> None:
-        try:
-            await container.repeat_probe(probe, attempt, changed)
-        except IndexError:
-            return
+        with contextlib.suppress(IndexError):  # no attempt is left
+            async for good, _ in container.probe_results(probe, attempt, is_readiness=False):
+                found.append(good)
 
     monkeypatch.setattr("local.nodes.container.asyncio.sleep", no_sleep)
     asyncio.run(go())
     return found
 
 
-def test_probe_three_failures_in_a_row_make_unready(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_thresholds_are_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     assert verdicts([False, True, False, False, True, False, False, False], monkeypatch) == [True, False]
+    results = [True, True, False]
+    assert verdicts(results, monkeypatch, successThreshold=2, failureThreshold=1) == [True, False]
 
 
 @pytest.mark.parametrize("is_readiness", [False, True])
@@ -116,15 +109,11 @@ def test_probe_success_ends_the_initial_delay_of_readiness(
     async def attempt() -> str:
         return ""
 
-    async def changed(good: bool, _message: str) -> bool:
-        return good
+    async def first() -> tuple[bool, str]:
+        return await anext(
+            container.probe_results({"initialDelaySeconds": 30}, attempt, is_readiness=is_readiness)
+        )
 
     monkeypatch.setattr("local.nodes.container.asyncio.sleep", sleep)
-    probe = {"initialDelaySeconds": 30}
-    asyncio.run(container.repeat_probe(probe, attempt, changed, is_readiness=is_readiness))
+    assert asyncio.run(first()) == (True, "")
     assert slept == ([] if is_readiness else [30.0])
-
-
-def test_probe_thresholds_are_respected(monkeypatch: pytest.MonkeyPatch) -> None:
-    results = [True, True, False]
-    assert verdicts(results, monkeypatch, successThreshold=2, failureThreshold=1) == [True, False]
