@@ -6,14 +6,13 @@ import asyncio
 import ipaddress
 import json
 import logging
-import os
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from local.guard import endpoints
-from local.home import Home, read_record
+from local.home import Home, read_record, write_atomically
 from local.nodes import environment, network
 from local.nodes.api import Api, Informer, Object, post_event
 from local.nodes.environment import Facts
@@ -40,7 +39,6 @@ class Settings:
     pod_network: ipaddress.IPv4Network
     boot_seconds: float
     device_seconds: float
-    backoff_seconds: float
 
     @property
     def aws_headers(self) -> dict[str, str]:
@@ -69,7 +67,6 @@ class Settings:
 
     @property
     def pki(self) -> Path:
-        """Certificates of the cluster."""
         return self.home.cluster(self.cluster) / "pki"
 
     @classmethod
@@ -77,36 +74,30 @@ class Settings:
         """Read the settings from a home.
 
         Raises:
-            ValueError: A file is missing or damaged, or a key is missing; the message names it.
+            ValueError: The record of the cloud or of the cluster is missing or damaged; the message names it.
+            OSError: The file of delays is damaged.
         """
         cluster_file = home.cluster(cluster) / "cluster.json"
         cloud = home.cloud()
         if cloud is None:
             raise ValueError(f"{home.cloud_file}: missing; start the local cloud first")
-        try:
-            record = read_record(cluster_file)
-            if record is None:
-                raise ValueError(f"{cluster_file}: missing or damaged; cluster {cluster!r} was not created")
-            delays = home.settings()
-            services = ipaddress.IPv4Network(record["serviceCidr"])
-            return cls(
-                cluster=cluster,
-                home=home,
-                region=record["region"],
-                account=cloud["accountId"],
-                aws_endpoint=cloud["awsEndpoint"],
-                aws_token=cloud["emulatorToken"],
-                api_port=record["apiPort"],
-                service_ip=str(services[1]),
-                pod_network=ipaddress.IPv4Network(record["podCidr"]),
-                boot_seconds=delays["bootSeconds"],
-                device_seconds=delays["gpuDelaySeconds"],
-                backoff_seconds=delays.get("backoffSeconds", 10.0),
-            )
-        except OSError as error:
-            raise ValueError(f"{error.filename}: {error.strerror}") from error
-        except KeyError as error:
-            raise ValueError(f"{cluster_file} or {home.cloud_file}: key {error} is missing") from error
+        record = read_record(cluster_file)
+        if record is None:
+            raise ValueError(f"{cluster_file}: missing or damaged; cluster {cluster!r} was not created")
+        delays = home.settings()
+        return cls(
+            cluster=cluster,
+            home=home,
+            region=record["region"],
+            account=cloud["accountId"],
+            aws_endpoint=cloud["awsEndpoint"],
+            aws_token=cloud["emulatorToken"],
+            api_port=record["apiPort"],
+            service_ip=str(ipaddress.IPv4Network(record["serviceCidr"])[1]),
+            pod_network=ipaddress.IPv4Network(record["podCidr"]),
+            boot_seconds=delays["bootSeconds"],
+            device_seconds=delays["gpuDelaySeconds"],
+        )
 
 
 class Tasks:
@@ -116,7 +107,6 @@ class Tasks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Start a coroutine as a task."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -305,14 +295,9 @@ class PodSite:
         """Save the changed ports for a local/nodes process that takes over."""
         ports = self.context.moved_ports.get(self.uid)
         if ports:
-            # Written in one step, because a process that reads an incomplete file could not take over any
-            # pods.
-            fresh = self.directory / "ports.new"
-            fresh.write_text(json.dumps(ports))
-            os.replace(fresh, self.directory / "ports.json")
+            write_atomically(self.directory / "ports.json", json.dumps(ports))
 
     def _load_ports(self) -> None:
-        file = self.directory / "ports.json"
-        if file.exists():
-            known = json.loads(file.read_text())
+        known = read_record(self.directory / "ports.json")
+        if known is not None:
             self.context.moved_ports[self.uid] = {int(port): used for port, used in known.items()}

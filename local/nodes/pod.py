@@ -12,14 +12,15 @@ from collections.abc import Callable
 from functools import partial
 
 from local.nodes import network, status
-from local.nodes.api import UNREACHABLE, ApiError, Object
+from local.nodes.api import UNREACHABLE, Api, ApiError, Object, key_of
 from local.nodes.container import Container
 from local.nodes.context import RETRY_SECONDS, Context, PodSite
+from local.nodes.csi import ROLE_ANNOTATION
 from local.nodes.environment import MissingReference
 from local.nodes.network import HOST_IP
 from local.nodes.process import Process, listens_on_loopback
 from local.nodes.status import ContainerState
-from local.nodes.volumes import PodVolumes
+from local.nodes.volumes import PodVolumes, unmount_memory
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,6 @@ SETTLE_SECONDS = 0.05  # changes come in bursts; hosts files and proxies are upd
 REFRESH_SECONDS = 60.0  # the interval of token checks
 LOG_CHECK_SECONDS = 1.0  # the interval of log size checks, which is the precision of the time stamps
 KEPT_LOGS = 300  # maximum number of log directories of pods
-ROLE_ANNOTATION = "eks.amazonaws.com/role-arn"
 ENDED = ("Succeeded", "Failed")
 NOT_FOUND, CONFLICT = 404, 409
 
@@ -82,8 +82,6 @@ class Pod(PodSite):
                 raise
         return await asyncio.open_connection(HOST_IP, number)
 
-    # Changes in the API ----------------------------------------------------------------------------------------
-
     def update(self, item: Object) -> None:
         """Store the newest object. A deletion stops the pod."""
         self.item = item
@@ -120,11 +118,7 @@ class Pod(PodSite):
         self.node_gone = True
         self.stop(0)
 
-    # Life cycle
-    # ------------------------------------------------------------------------------------------------
-
     async def run(self) -> None:
-        """Run the pod from its start to its removal."""
         if "deletionTimestamp" in self.item["metadata"]:
             self.update(self.item)
         publisher = self.context.tasks.start(self._publisher(), f"status of {self.label}")
@@ -198,9 +192,6 @@ class Pod(PodSite):
         found = await self.context.api.get(f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{account}")
         return str((found["metadata"].get("annotations") or {}).get(ROLE_ANNOTATION, ""))
 
-    # Status
-    # ------------------------------------------------------------------------------------------------------
-
     async def _publisher(self) -> None:
         while True:
             await self.changed.wait()
@@ -215,45 +206,38 @@ class Pod(PodSite):
         return status.pod_status(before, once, always, mains, self.ip, HOST_IP, time.time(), forced_phase)
 
     async def _send(self, forced_phase: str = "") -> None:
-        """Patch the status until the API server accepts it or the pod no longer exists."""
-        while not self.node_gone:
-            wanted = self._status(forced_phase)
-            if wanted == self._reported:
+        """Patch the status. A pod that no longer exists is no error.
+
+        Raises:
+            ApiError: The API server asks to try again.
+            ApiUnavailable: The API server does not answer.
+        """
+        wanted = self._status(forced_phase)
+        if self.node_gone or wanted == self._reported:
+            return
+        try:
+            body = {"metadata": {"uid": self.uid}, "status": wanted}
+            await self.context.api.patch(f"{self.path}/status", body)
+            self._reported = wanted
+        except ApiError as error:
+            if await self._is_gone(error):
                 return
-            try:
-                await self.context.api.patch(
-                    f"{self.path}/status", {"metadata": {"uid": self.uid}, "status": wanted}
-                )
-                self._reported = wanted
-                return
-            except ApiError as error:
-                if await self._is_gone(error):
-                    return
-                if error.status != CONFLICT:
-                    log.error("status of pod %s refused: %s", self.label, error)
-                    return
-                log.warning("status of pod %s not taken: %s", self.label, error)
-            except UNREACHABLE as error:
-                log.warning("status of pod %s not sent: %s", self.label, error)
-            await asyncio.sleep(RETRY_SECONDS)
+            if error.status == CONFLICT:
+                raise
+            log.error("status of pod %s refused: %s", self.label, error)
 
     async def _is_gone(self, error: ApiError) -> bool:
-        """Return whether a request was refused because the pod no longer exists.
-
-        Another pod may have its name.
-        """
+        """Return whether a request was refused because the pod no longer exists. Another pod may have its name."""
         if error.status != CONFLICT:
             return error.status == NOT_FOUND
         try:
             found = await self.context.api.get(self.path)
         except ApiError as other:
             return other.status == NOT_FOUND
-        except UNREACHABLE:
-            return False
         return bool(found["metadata"]["uid"] != self.uid)
 
     async def _remove(self) -> None:
-        """Report the end and remove the pod from the API. The options must be in the body."""
+        """Report the end and remove the pod from the API. Its caller retries after every error."""
         for container in self.every:
             if container.state.stage != "terminated":
                 container.state.end(
@@ -261,19 +245,18 @@ class Pod(PodSite):
                 )
         phase = self.item.get("status", {}).get("phase")
         await self._send(phase if phase in ENDED else status.end_phase([c.state for c in self.containers]))
-        body = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.uid}}
-        while True:
-            try:
-                await self.context.api.delete(self.path, body)
-                return
-            except ApiError as error:
-                if await self._is_gone(error):
-                    return
-                # Retry after every error, otherwise the pod stays Terminating.
-                log.error("pod %s not removed: %s", self.label, error)
-            except UNREACHABLE as error:
-                log.warning("pod %s not removed: %s", self.label, error)
-            await asyncio.sleep(RETRY_SECONDS)
+        try:
+            await delete_pod(self.context.api, self.item)
+        except ApiError as error:
+            if not await self._is_gone(error):
+                raise
+
+
+async def delete_pod(api: Api, item: Object) -> None:
+    """Remove this pod, and no later one with its name, from the API at once. The options must be in the body."""
+    metadata = item["metadata"]
+    path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+    await api.delete(path, {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}})
 
 
 class Pods:
@@ -287,8 +270,6 @@ class Pods:
         self._settle = settle
         self._dirty = asyncio.Event()
 
-    # Informers' callbacks ----------------------------------------------------------------------------------------
-
     def pod_changed(self, what: str, item: Object) -> None:
         """Handle a pod that is bound to a node, and was created, changed or deleted."""
         self._dirty.set()
@@ -300,43 +281,30 @@ class Pods:
             self._take(item)
 
     def service_changed(self, _what: str, _item: Object) -> None:
-        """Handle a Service that was created, changed or deleted."""
         self._dirty.set()
 
     def data_changed(self, _what: str, item: Object) -> None:
-        """Handle a changed or deleted ConfigMap or Secret: refresh the volumes of its namespace."""
         for pod in self.by_uid.values():
             if pod.namespace == item["metadata"]["namespace"] and pod.volumes.directories:
                 self.context.tasks.start(self._refresh(pod), f"volumes of {pod.label}")
 
-    # Nodes
-    # -------------------------------------------------------------------------------------------------------
-
     def node_ready(self, node: str) -> None:
-        """Start to run the pods of a node."""
         self.nodes.add(node)
         for item in list(self.context.pods.objects.values()):
             if item["spec"]["nodeName"] == node and item["metadata"]["uid"] not in self.by_uid:
                 self._take(item)
 
     async def node_gone(self, node: str) -> None:
-        """End all pods of a node and remove them from the API."""
         self.nodes.discard(node)
         for pod in self.by_uid.values():
             if pod.item["spec"]["nodeName"] == node:
                 pod.lose()
         for item in list(self.context.pods.objects.values()):
             if item["spec"]["nodeName"] == node and item["metadata"]["uid"] not in self.by_uid:
-                await self._delete(item)
-
-    async def _delete(self, item: Object) -> None:
-        metadata = item["metadata"]
-        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
-        try:
-            body = {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}}
-            await self.context.api.delete(path, body)
-        except (ApiError, *UNREACHABLE) as error:
-            log.info("pod %s/%s not removed: %s", metadata["namespace"], metadata["name"], error)
+                try:
+                    await delete_pod(self.context.api, item)
+                except (ApiError, *UNREACHABLE) as error:
+                    log.info("pod %s/%s not removed: %s", *key_of(item), error)
 
     def _take(self, item: Object) -> None:
         pod = Pod(self.context, item)
@@ -351,9 +319,6 @@ class Pods:
         finally:
             self.by_uid.pop(pod.uid, None)
             self._dirty.set()
-
-    # Loops
-    # -------------------------------------------------------------------------------------------------------
 
     async def _refresh(self, pod: Pod) -> None:
         try:
@@ -376,7 +341,6 @@ class Pods:
             self._dirty.clear()
 
     async def keep_fresh(self) -> None:
-        """Renew tokens before they expire."""
         while True:
             await asyncio.sleep(REFRESH_SECONDS)
             for pod in list(self.by_uid.values()):
@@ -384,7 +348,6 @@ class Pods:
                     await self._refresh(pod)
 
     async def keep_clocks(self) -> None:
-        """Record the sizes of the log files."""
         while True:
             await asyncio.sleep(LOG_CHECK_SECONDS)
             now = time.time()
@@ -394,7 +357,6 @@ class Pods:
                         container.clock.record(now)
 
     def find(self, namespace: str, name: str) -> Pod | None:
-        """Return the `Pod` with this name, or None."""
         for pod in self.by_uid.values():
             if (pod.namespace, pod.name) == (namespace, name):
                 return pod
@@ -412,7 +374,7 @@ class Pods:
                     stray = Process.found(container)
                     if stray is not None:
                         stray.signal(signal.SIGKILL)
-                PodVolumes.release_left(directory)
+                unmount_memory(directory)
                 shutil.rmtree(directory, ignore_errors=True)
         context.settings.pod_logs.mkdir(parents=True, exist_ok=True)
         outputs = sorted(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from local.nodes.api import epoch, timestamp
+from local.nodes.api import Object, epoch, timestamp
 
-Object = dict[str, Any]
 Stage = Literal["waiting", "running", "terminated"]
 KILLED = 137
+BACK_OFF_SECONDS = 10.0
 
 
 @dataclass
@@ -31,7 +31,6 @@ class ContainerState:
     started: bool = False
 
     def run(self, now: float) -> None:
-        """Record the start of the process."""
         self.stage, self.reason, self.message, self.started_at = "running", "", "", now
         self.ready = self.started = False
 
@@ -43,7 +42,6 @@ class ContainerState:
         self.ready = self.started = False
 
     def end(self, exit_code: int, now: float, reason: str = "", message: str = "") -> None:
-        """Record the end of the process."""
         self.stage, self.exit_code, self.finished_at = "terminated", exit_code, now
         self.reason = reason or ("Completed" if exit_code == 0 else "Error")
         self.message = message
@@ -61,7 +59,6 @@ class ContainerState:
         return found | ({"message": self.message} if self.message else {})
 
     def state(self) -> Object:
-        """Return the current ContainerState."""
         if self.stage == "running":
             return {"running": {"startedAt": timestamp(self.started_at)}}
         if self.stage == "terminated":
@@ -116,9 +113,9 @@ def restarts_after(policy: str, exit_code: int) -> bool:
     return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
 
 
-def back_off(restarts: int, base: float) -> float:
-    """Return the seconds before a restart: 0 for the first one, then `base`, doubled up to 30 times `base`."""
-    return 0.0 if restarts == 0 else min(base * 2 ** (restarts - 1), base * 30)
+def back_off(restarts: int) -> float:
+    """Return the seconds before a restart: 0 for the first one, then BACK_OFF_SECONDS, doubled up to 30 times that."""
+    return 0.0 if restarts == 0 else BACK_OFF_SECONDS * min(2 ** (restarts - 1), 30)
 
 
 def phase(policy: str, init: list[ContainerState], containers: list[ContainerState]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from ipaddress import IPv4Network
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from local.nodes import context, pod
+from local.nodes import context, pod, status
 from local.nodes.api import ApiError, ApiUnavailable
 from local.nodes.container import Container
 from local.nodes.context import Tasks
@@ -22,10 +22,10 @@ from local.nodes.network import Addresses
 from local.nodes.pod import Pod
 from local.nodes.process import Ended
 from local.nodes.volumes import PodVolumes
+from tests.unit.nodes.event_loop import in_event_loop
 
 pytestmark = pytest.mark.unit
 
-SECONDS = 10
 ACCOUNT = "123456789012"
 NOWHERE = f"{ACCOUNT}.dkr.ecr.us-west-2.amazonaws.com/never:built"
 PATH = "/api/v1/namespaces/n/pods/p"
@@ -83,9 +83,7 @@ class World:
         self.events: list[tuple[str, str]] = []
         nothing = SimpleNamespace(objects={})
         self.context: Any = SimpleNamespace(
-            settings=SimpleNamespace(
-                pods=directory / "pods", pod_logs=directory / "logs", backoff_seconds=0.01
-            ),
+            settings=SimpleNamespace(pods=directory / "pods", pod_logs=directory / "logs"),
             api=self.api,
             images=Images(directory / "images.json", directory, directory, ACCOUNT),
             addresses=Addresses(IPv4Network("127.96.0.0/24")),
@@ -115,20 +113,10 @@ class World:
         assert not self.pod.directory.exists()
 
 
-Story = Callable[[World, asyncio.Task[None]], Awaitable[None]]
-
-
-def live(directory: Path, story: Story, **spec: Any) -> World:
-    """The pod's life beside a story, that has to end soon."""
-
-    async def both() -> World:
-        world = World(directory, {"containers": [container("main")]} | spec)
-        life = asyncio.create_task(world.pod.run())
-        async with asyncio.timeout(SECONDS):
-            await story(world, life)
-        return world
-
-    return asyncio.run(both())
+def begin(directory: Path, **spec: Any) -> tuple[World, asyncio.Task[None]]:
+    """A pod, and its life in the background."""
+    world = World(directory, {"containers": [container("main")]} | spec)
+    return world, asyncio.create_task(world.pod.run())
 
 
 def container(name: str, image: str = "simulated", **more: Any) -> dict[str, Any]:
@@ -144,45 +132,50 @@ async def until(holds: Callable[[], Any]) -> None:
         await asyncio.sleep(0.001)
 
 
+def fail_first(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, *errors: Exception) -> None:
+    """Let the first calls of a method raise these errors."""
+    real, left = getattr(owner, name), list(errors)
+
+    async def call(self: Any, *arguments: Any) -> Any:
+        if left:
+            raise left.pop()
+        return await real(self, *arguments)
+
+    monkeypatch.setattr(owner, name, call)
+
+
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (pod, context):
         monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(status, "BACK_OFF_SECONDS", 0.01)
 
 
 # Deletion ------------------------------------------------------------------------------------------------------------
 
 
-def test_pod_with_unstarted_sidecar_is_removed(tmp_path: Path) -> None:
-    async def story(world: World, life: asyncio.Task[None]) -> None:
-        await until(lambda: world.pod.init[0].state.reason == "ErrImagePull")
-        await world.deleted(life)
-        assert world.api.uid == ""
+@in_event_loop
+async def test_pod_with_unstarted_sidecar_is_removed(tmp_path: Path) -> None:
+    world, life = begin(tmp_path, initContainers=[sidecar(NOWHERE)])
+    await until(lambda: world.pod.init[0].state.reason == "ErrImagePull")
+    await world.deleted(life)
+    assert world.api.uid == ""
 
-    live(tmp_path, story, initContainers=[sidecar(NOWHERE)])
 
+@in_event_loop
+async def test_sidecar_failed_start_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_first(monkeypatch, Container, "_start", KeyError("unforeseen"), KeyError("unforeseen"))
 
-def test_sidecar_failed_start_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, failures = Container._start, [KeyError("unforeseen"), KeyError("unforeseen")]
-
-    async def start(self: Container) -> bool:
-        if self.name == "side" and failures:
-            raise failures.pop()
-        return await real(self)
-
-    monkeypatch.setattr(Container, "_start", start)
-
-    async def story(world: World, life: asyncio.Task[None]) -> None:
-        await until(lambda: world.pod.containers[0].state.ready)
-        assert world.pod.init[0].state.stage == "running"
-        await world.deleted(life)
-
-    world = live(tmp_path, story, initContainers=[sidecar()])
+    world, life = begin(tmp_path, initContainers=[sidecar()])
+    await until(lambda: world.pod.containers[0].state.ready)
+    assert world.pod.init[0].state.stage == "running"
+    await world.deleted(life)
     message = "error syncing pod, container side: KeyError: 'unforeseen'"
     assert world.events.count(("FailedSync", message)) == 1
 
 
-def test_pod_removal_does_not_wait_for_endless_failures(
+@in_event_loop
+async def test_pod_removal_does_not_wait_for_endless_failures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(self: Container) -> None:
@@ -190,14 +183,13 @@ def test_pod_removal_does_not_wait_for_endless_failures(
 
     monkeypatch.setattr(Container, "_live", fail)
 
-    async def story(world: World, life: asyncio.Task[None]) -> None:
-        await until(lambda: world.events)
-        await world.deleted(life)
-
-    live(tmp_path, story, initContainers=[sidecar()])
+    world, life = begin(tmp_path, initContainers=[sidecar()])
+    await until(lambda: world.events)
+    await world.deleted(life)
 
 
-def test_sidecars_of_deleted_pod_stop_last_in_reverse_order(
+@in_event_loop
+async def test_sidecars_of_deleted_pod_stop_last_in_reverse_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sidecar of a worker uploads the last lines of its log after the worker has ended."""
@@ -210,71 +202,52 @@ def test_sidecars_of_deleted_pod_stop_last_in_reverse_order(
 
     monkeypatch.setattr(Container, "stop", stop)
 
-    async def stopped() -> None:
-        second = container("second", restartPolicy="Always")
-        containers = [container("main"), container("other")]
-        world = World(tmp_path, {"containers": containers, "initContainers": [sidecar(), second]})
-        world.pod.stop(5.0)
-        await asyncio.gather(*world.pod._stops)
-
-    asyncio.run(stopped())
+    second = container("second", restartPolicy="Always")
+    containers = [container("main"), container("other")]
+    world = World(tmp_path, {"containers": containers, "initContainers": [sidecar(), second]})
+    world.pod.stop(5.0)
+    await asyncio.gather(*world.pod._stops)
     assert sorted(steps[:2]) == ["main stops", "other stops"]
     assert steps[4:] == ["second stops", "second has ended", "side stops", "side has ended"]
 
 
-def test_pod_failed_stop_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, failures = Container.stop, [OSError(errno.EMFILE, "too many open files")]
+@in_event_loop
+async def test_pod_failed_stop_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_first(monkeypatch, Container, "stop", OSError(errno.EMFILE, "too many open files"))
 
-    async def stop(self: Container, grace: float) -> None:
-        if failures:
-            raise failures.pop()
-        await real(self, grace)
-
-    monkeypatch.setattr(Container, "stop", stop)
-
-    async def story(world: World, life: asyncio.Task[None]) -> None:
-        await until(lambda: world.pod.containers[0].state.ready)
-        await world.deleted(life)
-
-    live(tmp_path, story)
+    world, life = begin(tmp_path)
+    await until(lambda: world.pod.containers[0].state.ready)
+    await world.deleted(life)
 
 
 # Failures while it lives ---------------------------------------------------------------------------------------------
 
 
-def test_pod_failed_preparation_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, failures = PodVolumes.prepare, [KeyError("unforeseen")]
+@in_event_loop
+async def test_pod_failed_preparation_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_first(monkeypatch, PodVolumes, "prepare", KeyError("unforeseen"))
 
-    async def prepare(self: PodVolumes) -> None:
-        if failures:
-            raise failures.pop()
-        await real(self)
-
-    monkeypatch.setattr(PodVolumes, "prepare", prepare)
-
-    async def story(world: World, life: asyncio.Task[None]) -> None:
-        await until(lambda: world.pod.containers[0].state.reason == "ErrImagePull")
-        await world.deleted(life)
-
-    world = live(tmp_path, story, containers=[container("main", NOWHERE)])
+    world, life = begin(tmp_path, containers=[container("main", NOWHERE)])
+    await until(lambda: world.pod.containers[0].state.reason == "ErrImagePull")
+    await world.deleted(life)
     assert ("FailedSync", "error syncing pod, containers: KeyError: 'unforeseen'") in world.events
 
 
-def test_pod_without_address_waits_for_one(tmp_path: Path) -> None:
-    async def story(world: World, life: asyncio.Task[None]) -> None:
-        addresses = world.context.addresses
-        others = {str(each) for each in addresses.network}
-        addresses.taken = set(others)
-        await until(lambda: world.events)
-        assert "no free pod address" in world.events[0][1]
-        addresses.taken.clear()
-        await until(lambda: world.pod.containers[0].state.ready)
-        await world.deleted(life)
+@in_event_loop
+async def test_pod_without_address_waits_for_one(tmp_path: Path) -> None:
+    world, life = begin(tmp_path)
+    addresses = world.context.addresses
+    others = {str(each) for each in addresses.network}
+    addresses.taken = set(others)
+    await until(lambda: world.events)
+    assert "no free pod address" in world.events[0][1]
+    addresses.taken.clear()
+    await until(lambda: world.pod.containers[0].state.ready)
+    await world.deleted(life)
 
-    live(tmp_path, story)
 
-
-def test_restarted_container_ends_readers_of_its_earlier_run(
+@in_event_loop
+async def test_restarted_container_ends_readers_of_its_earlier_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`kubectl logs -f` and `attach` follow one run, and look only now and then whether it has ended."""
@@ -291,18 +264,16 @@ def test_restarted_container_ends_readers_of_its_earlier_run(
 
     monkeypatch.setattr(Container, "_start", start)
 
-    async def story(world: World, life: asyncio.Task[None]) -> None:
-        main = world.pod.containers[0]
-        await until(lambda: main.running.is_set())
-        first = main.running
-        ends[0].set()
-        await until(lambda: main.state.restarts == 1 and main.running.is_set())
-        assert not first.is_set()
-        monkeypatch.setattr(Container, "stop", lambda self, grace: asyncio.sleep(0))
-        ends[1].set()
-        await world.deleted(life)
-
-    live(tmp_path, story)
+    world, life = begin(tmp_path)
+    main = world.pod.containers[0]
+    await until(lambda: main.running.is_set())
+    first = main.running
+    ends[0].set()
+    await until(lambda: main.state.restarts == 1 and main.running.is_set())
+    assert not first.is_set()
+    monkeypatch.setattr(Container, "stop", lambda self, grace: asyncio.sleep(0))
+    ends[1].set()
+    await world.deleted(life)
 
 
 def test_probe_that_cannot_start_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,36 +285,23 @@ def test_probe_that_cannot_start_fails(tmp_path: Path, monkeypatch: pytest.Monke
     assert asyncio.run(world.pod.containers[0].execute(["true"], 1.0)) == 1
 
 
-def test_pod_ports_are_saved_completely_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pod_ports_are_those_of_the_earlier_process(tmp_path: Path) -> None:
     world = World(tmp_path, {"containers": [container("main")]})
-    world.pod.directory.mkdir(parents=True)
     world.context.moved_ports["u1"] = {8080: 40001}
     world.pod.save_ports()
-
-    def full(self: Path, _text: str) -> int:
-        self.open("w").close()
-        raise OSError(errno.ENOSPC, "no space left on device")
-
-    monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(OSError, match="no space"):
-        world.pod.save_ports()
     world.context.moved_ports.clear()
-    Pod(world.context, world.item)  # as the next stand-in does
+    Pod(world.context, world.item)  # as the next process does
     assert world.context.moved_ports == {"u1": {8080: 40001}}
 
 
-def test_pod_sleep_timeout_does_not_hide_the_stop(tmp_path: Path) -> None:
-    async def story() -> bool:
-        site = World(tmp_path, {"containers": [container("main")]}).pod
-        waiting = asyncio.create_task(site.sleep(0.01))
-        await asyncio.sleep(0)
-        asyncio.get_running_loop().call_later(0.011, site.stopping.set)
-        time.sleep(0.05)  # so that both are due in one round of the loop
-        return await waiting
-
-    assert asyncio.run(story())
+@in_event_loop
+async def test_pod_sleep_timeout_does_not_hide_the_stop(tmp_path: Path) -> None:
+    site = World(tmp_path, {"containers": [container("main")]}).pod
+    waiting = asyncio.create_task(site.sleep(0.01))
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_later(0.011, site.stopping.set)
+    time.sleep(0.05)  # so that both are due in one round of the loop
+    assert await waiting
 
 
 # What the API server says --------------------------------------------------------------------------------------------
@@ -351,51 +309,47 @@ def test_pod_sleep_timeout_does_not_hide_the_stop(tmp_path: Path) -> None:
 BUSY = ApiUnavailable("500 InternalError: etcdserver: request timed out")
 
 
-def test_pod_end_is_reported_again_after_an_api_failure(tmp_path: Path) -> None:
-    async def story(world: World, life: asyncio.Task[None]) -> None:
-        world.api.refusals["patch"] = [
-            BUSY,
-            BUSY,
-            ApiError("", "", 409, "Conflict", "the object has been modified"),
-        ]
-        await world.deleted(life)
-
-    assert [each["phase"] for each in live(tmp_path, story).api.statuses][-1:] == ["Failed"]
+@in_event_loop
+async def test_pod_end_is_reported_again_after_an_api_failure(tmp_path: Path) -> None:
+    world, life = begin(tmp_path)
+    conflict = ApiError("", "", 409, "Conflict", "the object has been modified")
+    world.api.refusals["patch"] = [BUSY, BUSY, conflict]
+    await world.deleted(life)
+    assert [each["phase"] for each in world.api.statuses][-1:] == ["Failed"]
 
 
-def test_pod_refused_status_is_not_repeated(tmp_path: Path) -> None:
-    async def story(world: World, life: asyncio.Task[None]) -> None:
-        world.api.refusals["patch"] = [ApiError("", "", 422, "Invalid", "wrong")] * SECONDS * 1000
-        await world.deleted(life)
-
-    live(tmp_path, story)
+@in_event_loop
+async def test_pod_refused_status_is_not_repeated(tmp_path: Path) -> None:
+    world, life = begin(tmp_path)
+    world.api.refusals["patch"] = [ApiError("", "", 422, "Invalid", "wrong")] * 10_000
+    await world.deleted(life)
 
 
 @pytest.mark.parametrize(
-    "refusal", [BUSY, ApiError("", "", 403, "Forbidden", "a webhook says no"), OSError("connection refused")]
+    ("refusal", "lookup"),
+    [
+        (BUSY, []),
+        (ApiError("", "", 403, "Forbidden", "a webhook says no"), []),
+        (OSError("connection refused"), []),
+        (ApiError("", "", 409, "Conflict", "try again"), [OSError("connection refused")]),
+    ],
 )
-def test_pod_removal_is_retried_until_it_is_gone(tmp_path: Path, refusal: Exception) -> None:
-    async def story(world: World, life: asyncio.Task[None]) -> None:
-        world.api.refusals["delete"] = [refusal, refusal]
-        await world.deleted(life)
-
-    assert live(tmp_path, story).api.uid == ""
-
-
-def test_pod_removal_is_retried_after_a_conflict(tmp_path: Path) -> None:
-    async def story(world: World, life: asyncio.Task[None]) -> None:
-        world.api.refusals["delete"] = [ApiError("", "", 409, "Conflict", "try again")] * 2
-        world.api.refusals["get"] = [OSError("connection refused")]
-        await world.deleted(life)
-
-    assert live(tmp_path, story).api.uid == ""
+@in_event_loop
+async def test_pod_removal_is_retried_until_it_is_gone(
+    tmp_path: Path, refusal: Exception, lookup: list[Exception]
+) -> None:
+    world, life = begin(tmp_path)
+    world.api.refusals["delete"] = [refusal, refusal]
+    world.api.refusals["get"] = list(lookup)
+    await world.deleted(life)
+    assert world.api.uid == ""
 
 
-def test_pod_removal_leaves_a_later_pod_of_its_name(tmp_path: Path) -> None:
-    async def story(world: World, life: asyncio.Task[None]) -> None:
-        await until(lambda: world.api.statuses)
-        world.api.uid = "u2"
-        world.pod.stop(0)
-        await world.removed(life)
-
-    assert live(tmp_path, story).api.uid == "u2"
+@in_event_loop
+async def test_pod_removal_leaves_a_later_pod_of_its_name(tmp_path: Path) -> None:
+    world, life = begin(tmp_path)
+    await until(lambda: world.api.statuses)
+    world.api.uid = "u2"
+    world.pod.stop(0)
+    await world.removed(life)
+    assert world.api.uid == "u2"

@@ -31,6 +31,10 @@ def pod(policy: str = "Always", **extra: Any) -> dict[str, Any]:
     }
 
 
+def pod_status(pod: dict[str, Any], *containers: ContainerState, now: float = 200.0) -> dict[str, Any]:
+    return status.pod_status(pod, [], [], list(containers), "127.96.0.2", "127.0.0.1", now)
+
+
 def condition(found: dict[str, Any], kind: str) -> dict[str, Any]:
     return next(c for c in found["conditions"] if c["type"] == kind)
 
@@ -70,24 +74,18 @@ def test_phase_failed_init_container_fails_only_without_retry() -> None:
 
 
 def test_conditions_name_the_unready_containers() -> None:
-    good = status.pod_status(pod(), [], [], [running()], "127.96.0.2", "127.0.0.1", 200.0)
+    good = pod_status(pod(), running())
     assert condition(good, "Ready")["status"] == "True"
-    bad = status.pod_status(
-        pod(), [], [], [running(), running("d", ready=False)], "127.96.0.2", "127.0.0.1", 200.0
-    )
+    bad = pod_status(pod(), running(), running("d", ready=False))
     assert condition(bad, "Ready")["message"] == "containers with unready status: [d]"
 
 
 def test_conditions_keep_the_time_of_their_last_change() -> None:
-    first = status.pod_status(pod(), [], [], [running()], "127.96.0.2", "127.0.0.1", 200.0)
-    again = status.pod_status(
-        pod() | {"status": first}, [], [], [running()], "127.96.0.2", "127.0.0.1", 999.0
-    )
+    first = pod_status(pod(), running())
+    again = pod_status(pod() | {"status": first}, running(), now=999.0)
     assert condition(again, "Ready") == condition(first, "Ready")
     assert again["startTime"] == first["startTime"]
-    changed = status.pod_status(
-        pod() | {"status": first}, [], [], [running(ready=False)], "127.96.0.2", "127.0.0.1", 999.0
-    )
+    changed = pod_status(pod() | {"status": first}, running(ready=False), now=999.0)
     assert condition(changed, "Ready")["lastTransitionTime"] == "1970-01-01T00:16:39Z"
 
 
@@ -110,7 +108,7 @@ def test_container_state_of_its_report_is_equal() -> None:
 
 
 def test_back_off_doubles_up_to_five_minutes() -> None:
-    assert [status.back_off(n, 10) for n in range(8)] == [0, 10, 20, 40, 80, 160, 300, 300]
+    assert [status.back_off(n) for n in range(8)] == [0, 10, 20, 40, 80, 160, 300, 300]
 
 
 def test_deleted_pod_succeeds_only_if_all_containers_did() -> None:
