@@ -14,7 +14,7 @@ from typing import Any
 from local.guard import endpoints
 from trainyard.k8s.quantity import parse
 
-Object = dict[str, Any]
+Object = dict[str, Any]  # not that of `api`, whose client takes long to import for `local up`
 UNKNOWN_USER = 1000
 NO_USERS: Mapping[str, int] = MappingProxyType({})
 Lookup = Callable[[str], Object | None]
@@ -104,7 +104,6 @@ def keyed(kind: str, found: Object | None, reference: Object) -> str | None:
 
 
 def reference_value(facts: Facts, container: Object, source: Object) -> str | None:
-    """Return the value of one `valueFrom`."""
     if "fieldRef" in source:
         return field(facts, source["fieldRef"]["fieldPath"])
     if "resourceFieldRef" in source:
@@ -119,7 +118,6 @@ def reference_value(facts: Facts, container: Object, source: Object) -> str | No
 
 
 def from_sources(facts: Facts, sources: list[Object]) -> dict[str, str]:
-    """Return all entries of envFrom, in order."""
     found: dict[str, str] = {}
     for source in sources:
         kind = "secret" if "secretRef" in source else "configmap"

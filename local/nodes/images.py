@@ -13,14 +13,13 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from local.home import read_record
 from local.nodes import dockerfile
-from local.nodes.environment import expand
+from local.nodes.environment import Object, expand
 from local.tools import ToolError, cache_directory
 
-Object = dict[str, Any]
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KARPENTER = re.compile(r"(^|/)karpenter/controller(:|@|$)")
 OPERATOR = re.compile(r"(^|/)(kubeflow/)?(training-v1/)?training-operator(:|@|$)")
@@ -33,8 +32,8 @@ MANAGERS = {
 NETWORK_TOOLS = re.compile(r"(^|/)agnhost(:|@|$)")
 LOOKUP_CONTAINER = "init-pytorch"
 PROGRAMS = Path(__file__).with_name("programs")
-# Here the hosts file of a pod replaces DNS, and no other nslookup reads it. Not every other ping works
-# without CAP_NET_RAW.
+# Here the hosts file of a pod replaces DNS, and no other nslookup reads it. Not every other ping works without
+# CAP_NET_RAW.
 ALWAYS = ("nslookup", "ping")
 IF_MISSING = ("nc", "wget")
 # How `local.nodes.images` starts managers; no command of a pod.
@@ -51,8 +50,8 @@ class PullError(Exception):
 class Program:
     """How a container runs here. A `simulated` one has no process.
 
-    `forced` are variables that override the pod's own. `ports` maps a declared port to the port in use. `user` is the
-    image's USER, and `users` are the users that the image creates. `binary` is a program that the command line starts.
+    `forced` are variables that override the pod's own. `user` is the image's USER, and `users` are the users that the
+    image creates. `binary` is a program that the command line starts.
     """
 
     kind: Literal["process", "simulated"]
@@ -63,7 +62,6 @@ class Program:
     workdir: str = "/"
     user: str = ""
     users: dict[str, int] = field(default_factory=dict)
-    ports: dict[int, int] = field(default_factory=dict)
     binary: str = ""
 
 
@@ -110,16 +108,6 @@ def built(container: Object, entry: Object) -> Program:
     )
 
 
-def flag(arguments: tuple[str, ...], name: str, default: int) -> int:
-    """Return the value of a Go flag `--name=value` or `--name value`."""
-    for index, word in enumerate(arguments):
-        if word.startswith(f"--{name}="):
-            return int(word.partition("=")[2])
-        if word == f"--{name}" and index + 1 < len(arguments):
-            return int(arguments[index + 1])
-    return default
-
-
 def karpenter(
     container: Object, binary: Path, environment: dict[str, str], free_port: Callable[[int], int]
 ) -> Program:
@@ -128,13 +116,9 @@ def karpenter(
     It listens on all addresses, on ports from its environment. So each pod gets its own ports.
     """
     argv = (str(binary), *(container.get("args") or ()))
-    names = {"METRICS_PORT": 8080, "HEALTH_PROBE_PORT": 8081}
-    ports, changed = {}, {}
-    for name, default in names.items():
-        wanted = int(environment.get(name, default))
-        ports[wanted] = free_port(wanted)
-        changed[name] = str(ports[wanted])
-    return Program("process", argv, image_environment(), forced=changed, ports=ports)
+    defaults = {"METRICS_PORT": 8080, "HEALTH_PROBE_PORT": 8081}
+    ports = {name: str(free_port(int(environment.get(name, port)))) for name, port in defaults.items()}
+    return Program("process", argv, image_environment(), forced=ports)
 
 
 def operator(container: Object, binary: Path, pod_ip: str, free_port: Callable[[int], int]) -> Program:
@@ -143,14 +127,12 @@ def operator(container: Object, binary: Path, pod_ip: str, free_port: Callable[[
     Two of its listeners have an option for the address. Its webhook has none, so the webhook's port changes.
     """
     given = tuple(container.get("command") or ())[1:] + tuple(container.get("args") or ())
-    webhook = flag(given, "webhook-server-port", 9443)
-    ports = {webhook: free_port(webhook)}
     listeners = (
         f"--metrics-bind-address={pod_ip}:8080",
         f"--health-probe-bind-address={pod_ip}:8081",
-        f"--webhook-server-port={ports[webhook]}",
+        f"--webhook-server-port={free_port(9443)}",
     )
-    return Program("process", (str(binary), *given, *listeners), image_environment(), ports=ports)
+    return Program("process", (str(binary), *given, *listeners), image_environment())
 
 
 def manager(container: Object, binary: Path, helpers: Path, pod_ip: str) -> Program:
@@ -224,7 +206,7 @@ def simulated(container: Object, images: Images) -> bool:
     """Return whether a container certainly has no process. It does not read the container's environment."""
     try:
         program = images.find(container, "127.0.0.1", {}, lambda port: port)
-    except (PullError, OSError, ValueError):  # its start reports the error
+    except (PullError, OSError):  # its start reports the error
         return False
     return program.kind == "simulated"
 
@@ -270,23 +252,17 @@ def preload_library() -> Path:
             f"one (Debian and Ubuntu: `apt-get install gcc`, Fedora: `dnf install gcc`); none of "
             f"{', '.join(COMPILERS)} is on PATH"
         )
-    log = cache_directory() / "logs" / f"{key}.log"
-    for directory in (path.parent, log.parent):
-        directory.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     # Several processes may do this at the same time. Each builds its own file and renames it.
     with tempfile.TemporaryDirectory(dir=path.parent) as own:
         built = Path(own) / path.name
         command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(built), str(PODBIND), "-ldl"]
-        with log.open("wb") as sink:
-            code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink).returncode
-        if code != 0:
-            lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-            reason = next(
-                (line for line in lines if "error" in line), lines[-1] if lines else "it says nothing"
-            )
-            raise ToolError(
-                f"building {PODBIND.name} with {compiler} failed (exit code {code}): {reason}; log: {log}"
-            )
+        answer = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if answer.returncode != 0:
+            lines = answer.stderr.strip().splitlines() or [""]
+            reason = next((line for line in lines if "error" in line), lines[-1])
+            failed = f"building {PODBIND.name} with {compiler} failed (exit code {answer.returncode})"
+            raise ToolError(f"{failed}: {reason.strip()}")
         built.chmod(0o755)
         os.replace(built, path)
     return path

@@ -10,23 +10,23 @@ import stat
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import aiohttp
 
 from local.nodes import csi, environment
-from local.nodes.api import epoch
+from local.nodes.api import Object, epoch
 from local.nodes.context import PodSite
 from local.nodes.environment import TOKEN_FILE, Facts, MissingReference
 from local.nodes.images import Program
 from trainyard.k8s.quantity import parse
 
-Object = dict[str, Any]
-IDENTITY_VOLUME = "aws-iam-token"
-IDENTITY_AUDIENCE = "sts.amazonaws.com"
-DEFAULT_TOKEN_SECONDS = 3600
+# The projected volume that EKS's webhook adds for a role, and its mount in every container.
+_TOKEN = {"audience": "sts.amazonaws.com", "expirationSeconds": 86400, "path": Path(TOKEN_FILE).name}
+IDENTITY = "aws-iam-token"
+IDENTITY_VOLUME = {"name": IDENTITY, "projected": {"sources": [{"serviceAccountToken": _TOKEN}]}}
+IDENTITY_MOUNT = {"name": IDENTITY, "mountPath": str(Path(TOKEN_FILE).parent), "readOnly": True}
 TOKEN_LIFE_USED = 0.8  # kubelets renew a token after this part of its lifetime
 # Directories of the host that images do not have: home directories, keys, and data of services.
 HIDDEN = ("/root", "/home", "/etc/ssh", "/var/log", "/var/spool")
@@ -35,36 +35,9 @@ PRIVATE_PARTS = ("/etc", "/opt", "/srv", "/var")
 SHARED_MEMORY = "size=64m"  # the default of container runtimes for /dev/shm
 
 
-@dataclass(frozen=True)
-class Token:
-    """A service account token to request: its path, its audience ("" is the API server's), its seconds."""
-
-    path: str
-    audience: str
-    seconds: int
-
-
-@dataclass(frozen=True)
-class Content:
-    """The files of one volume by relative path, and the tokens that must still be requested."""
-
-    files: dict[str, bytes] = field(default_factory=dict)
-    tokens: tuple[Token, ...] = ()
-
-
-def identity_volume() -> Object:
-    """Return the projected volume that EKS's webhook adds for a role."""
-    token = {"audience": IDENTITY_AUDIENCE, "expirationSeconds": 86400, "path": Path(TOKEN_FILE).name}
-    return {"name": IDENTITY_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}}
-
-
-def identity_mount() -> Object:
-    """Return the mount of `identity_volume` in every container."""
-    return {"name": IDENTITY_VOLUME, "mountPath": str(Path(TOKEN_FILE).parent), "readOnly": True}
-
-
-def select_keys(kind: str, item: Object | None, source: Object, name: str) -> dict[str, bytes]:
+def select_keys(kind: str, item: Object | None, source: Object) -> dict[str, bytes]:
     """Return the files of a ConfigMap or Secret: all of them, or those that `items` names."""
+    name = source["name"]
     if item is None:
         if source.get("optional"):
             return {}
@@ -84,7 +57,6 @@ def select_keys(kind: str, item: Object | None, source: Object, name: str) -> di
 
 
 def downward_files(facts: Facts, items: list[Object]) -> dict[str, bytes]:
-    """Return the files of a downwardAPI volume."""
     found = {}
     for item in items:
         if "fieldRef" in item:
@@ -95,51 +67,45 @@ def downward_files(facts: Facts, items: list[Object]) -> dict[str, bytes]:
     return found
 
 
-def read_content(facts: Facts, volume: Object) -> Content | None:
+def read_content(facts: Facts, volume: Object) -> tuple[dict[str, bytes], list[Object]] | None:
     """Return the current content of a volume of API objects, None for other kinds of volumes.
+
+    Returns:
+        The files by relative path, and the ServiceAccountTokenProjections that must still be requested.
 
     Raises:
         MissingReference: An object does not exist (yet).
     """
-    if "configMap" in volume:
-        source = volume["configMap"]
-        return Content(select_keys("configmap", facts.config_map(source["name"]), source, source["name"]))
-    if "secret" in volume:
-        source = volume["secret"]
-        return Content(
-            select_keys("secret", facts.secret(source["secretName"]), source, source["secretName"])
-        )
-    if "downwardAPI" in volume:
-        return Content(downward_files(facts, volume["downwardAPI"].get("items") or []))
-    if "projected" not in volume:
+    if "projected" in volume:
+        sources = volume["projected"].get("sources") or []
+    elif "secret" in volume:
+        sources = [{"secret": {**volume["secret"], "name": volume["secret"]["secretName"]}}]
+    elif "configMap" in volume or "downwardAPI" in volume:
+        sources = [volume]
+    else:
         return None
     files: dict[str, bytes] = {}
-    tokens: list[Token] = []
-    for source in volume["projected"].get("sources") or []:
+    tokens: list[Object] = []
+    for source in sources:
         if "serviceAccountToken" in source:
-            wanted = source["serviceAccountToken"]
-            seconds = wanted.get("expirationSeconds") or DEFAULT_TOKEN_SECONDS
-            tokens.append(Token(wanted["path"], wanted.get("audience", ""), seconds))
+            tokens.append(source["serviceAccountToken"])
         elif "configMap" in source:
             part = source["configMap"]
-            files |= select_keys("configmap", facts.config_map(part["name"]), part, part["name"])
+            files |= select_keys("configmap", facts.config_map(part["name"]), part)
         elif "secret" in source:
             part = source["secret"]
-            files |= select_keys("secret", facts.secret(part["name"]), part, part["name"])
+            files |= select_keys("secret", facts.secret(part["name"]), part)
         elif "downwardAPI" in source:
             files |= downward_files(facts, source["downwardAPI"].get("items") or [])
         else:
             raise MissingReference(f"projected source {sorted(source)} is not supported by the local nodes")
-    return Content(files, tuple(tokens))
+    return files, tokens
 
 
-def size_limit(volume: Object) -> int:
-    """Return the size limit of an emptyDir in memory in bytes.
-
-    It is 0 without a limit, which means half of the machine's memory, as in tmpfs.
-    """
-    limit = (volume.get("emptyDir") or {}).get("sizeLimit")
-    return int(parse(limit)) if limit else 0
+def memory_size(empty_dir: Object) -> str:
+    """Return the size of an emptyDir in memory: its limit in bytes, otherwise half of the machine's memory."""
+    size = int(parse(empty_dir.get("sizeLimit") or "0"))
+    return str(size) if size else "50%"
 
 
 def container_mounts(
@@ -245,6 +211,12 @@ def find_unreadable(parts: tuple[str, ...] = PRIVATE_PARTS) -> Unreadable:
     return found
 
 
+def unmount_memory(pod_directory: Path) -> None:
+    for directory in (pod_directory / "volumes").glob("*"):
+        if directory.is_mount():
+            subprocess.run(["umount", "--lazy", str(directory)], check=False, capture_output=True)
+
+
 class PodVolumes:
     """Creates and refreshes the volumes of one pod. Persistent volumes are directories of the whole cluster."""
 
@@ -254,8 +226,9 @@ class PodVolumes:
         self.pod = pod
         self.directories: dict[str, Path] = {}
         self.by_name: dict[str, Object] = {v["name"]: v for v in pod.item["spec"].get("volumes") or []}
-        self._tokens: dict[tuple[str, Token], tuple[bytes, float]] = {}
-        self._memory: list[Path] = []
+        self._tokens: dict[
+            tuple[str, str], tuple[bytes, float]
+        ] = {}  # by volume and path: token, time to renew
 
     async def prepare(self) -> None:
         """Create all volumes.
@@ -265,7 +238,7 @@ class PodVolumes:
             ApiError: The API server refused a request.
         """
         if self.pod.role:
-            self.by_name[IDENTITY_VOLUME] = identity_volume()
+            self.by_name[IDENTITY] = IDENTITY_VOLUME
         for name, volume in self.by_name.items():
             directory = self.pod.directory / "volumes" / name
             if "hostPath" in volume:
@@ -275,26 +248,15 @@ class PodVolumes:
             if "persistentVolumeClaim" in volume:
                 directory = await self._persistent(volume["persistentVolumeClaim"]["claimName"])
             directory.mkdir(parents=True, exist_ok=True)
-            if (volume.get("emptyDir") or {}).get("medium") == "Memory":
-                self._mount_memory(directory, size_limit(volume))
+            if (volume.get("emptyDir") or {}).get("medium") == "Memory" and not directory.is_mount():
+                options = f"size={memory_size(volume['emptyDir'])}"
+                command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(directory)]
+                subprocess.run(command, check=True, capture_output=True)
             self.directories[name] = directory
         await self.refresh()
 
-    def _mount_memory(self, directory: Path, size: int) -> None:
-        self._memory.append(directory)
-        if not directory.is_mount():
-            options = f"size={size}" if size else "size=50%"
-            subprocess.run(
-                ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(directory)],
-                check=True,
-                capture_output=True,
-            )
-
     async def _persistent(self, claim_name: str) -> Path:
-        """Return the directory of a bound claim's volume.
-
-        Only one node at a time can use a ReadWriteOnce volume.
-        """
+        """Return the directory of a bound claim's volume. Only one node at a time can use a ReadWriteOnce volume."""
         pod = self.pod
         path = f"/api/v1/namespaces/{pod.namespace}/persistentvolumeclaims/{claim_name}"
         claim = await pod.context.api.get(path)
@@ -354,37 +316,39 @@ class PodVolumes:
     async def refresh(self) -> None:
         """Update the volumes that contain API objects, including tokens."""
         facts = self.pod.facts()
-        for name in list(self.directories):
-            found = read_content(facts, self.by_name[name])
-            if found is None:
-                continue
-            tokens = {token.path: await self._token(name, token) for token in found.tokens}
-            write_files(self.directories[name], found.files | tokens)
+        for name, directory in list(self.directories.items()):
+            content = read_content(facts, self.by_name[name])
+            if content is not None:
+                files, tokens = content
+                for token in tokens:
+                    files[token["path"]] = await self._token(name, token)
+                write_files(directory, files)
 
-    async def _token(self, volume: str, token: Token) -> bytes:
+    async def _token(self, volume: str, wanted: Object) -> bytes:
         """Return a token that is bound to the pod. It is renewed after TOKEN_LIFE_USED of its lifetime."""
-        held = self._tokens.get((volume, token))
-        if held and time.time() < held[1]:
-            return held[0]
+        token, renew = self._tokens.get((volume, wanted["path"]), (b"", 0.0))
+        if time.time() < renew:
+            return token
         pod = self.pod
-        reference = {"kind": "Pod", "apiVersion": "v1", "name": pod.name, "uid": pod.uid}
-        audiences = {"audiences": [token.audience]} if token.audience else {}
+        spec = {
+            "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": pod.name, "uid": pod.uid},
+            "expirationSeconds": wanted["expirationSeconds"],
+            "audiences": [wanted["audience"]] if wanted.get("audience") else None,  # None: the API server's
+        }
         account = pod.item["spec"].get("serviceAccountName", "default")
-        answer = await pod.context.api.create(
-            f"/api/v1/namespaces/{pod.namespace}/serviceaccounts/{account}/token",
-            {"spec": {"boundObjectRef": reference, "expirationSeconds": token.seconds} | audiences},
-        )
-        ends = epoch(answer["status"]["expirationTimestamp"])
-        renew = time.time() + TOKEN_LIFE_USED * (ends - time.time())
-        self._tokens[volume, token] = (answer["status"]["token"].encode(), renew)
-        return self._tokens[volume, token][0]
+        path = f"/api/v1/namespaces/{pod.namespace}/serviceaccounts/{account}/token"
+        status = (await pod.context.api.create(path, {"spec": spec}))["status"]
+        now, ends = time.time(), epoch(status["expirationTimestamp"])
+        token = status["token"].encode()
+        self._tokens[volume, wanted["path"]] = token, now + TOKEN_LIFE_USED * (ends - now)
+        return token
 
     def plan(self, spec: Object, program: Program) -> Object:
         """Return the mounts, working directory and paths to keep of one container."""
         pod = self.pod
         mounted = list(spec.get("volumeMounts") or [])
         if pod.role:
-            mounted.append(identity_mount())
+            mounted.append(IDENTITY_MOUNT)
         mounts = container_mounts({"volumeMounts": mounted}, self.directories, self.by_name)
         mounts.append({"source": str(pod.hosts_file), "target": "/etc/hosts"})
         if all(m["target"].rstrip("/") != "/dev/shm" for m in mounts):  # noqa: S108 the container's own
@@ -394,8 +358,7 @@ class PodVolumes:
         temporary.chmod(0o1777)
         workdir = spec.get("workingDir") or program.workdir
         if program.context and program.workdir != "/" and not Path(program.workdir).exists():
-            # The image's content, which a volume at the same path covers. The image's user can't write there
-            # either.
+            # The image's content, which a volume at the same path covers. The image's user can't write there either.
             image = {"source": program.context, "target": program.workdir, "readOnly": True, "inside": True}
             mounts.insert(0, image)
         elif program.context and not spec.get("workingDir"):
@@ -413,17 +376,8 @@ class PodVolumes:
             "secrets": find_unreadable().files,
         }
 
-    @staticmethod
-    def release_left(directory: Path) -> None:
-        """Unmount the memory volumes of a pod that was removed while no local/nodes process ran."""
-        for left in (directory / "volumes").glob("*"):
-            if left.is_mount():
-                subprocess.run(["umount", "--lazy", str(left)], check=False, capture_output=True)
-
     def release(self) -> None:
         """Release what removing a directory does not: memory volumes and persistent volumes."""
-        for directory in self._memory:
-            subprocess.run(["umount", "--lazy", str(directory)], check=False, capture_output=True)
-        self._memory = []
+        unmount_memory(self.pod.directory)
         for holders in self.holders.values():
             holders.pop(self.pod.uid, None)

@@ -11,7 +11,7 @@ import pytest
 from local.nodes import volumes
 from local.nodes.environment import Facts, MissingReference
 from local.nodes.images import Program
-from local.nodes.volumes import PodVolumes, Token
+from local.nodes.volumes import PodVolumes
 
 pytestmark = pytest.mark.unit
 
@@ -24,9 +24,9 @@ def facts() -> Facts:
 
 
 def files(volume: dict[str, Any]) -> dict[str, bytes]:
-    found = volumes.read_content(facts(), volume)
-    assert found is not None
-    return found.files
+    content = volumes.read_content(facts(), volume)
+    assert content is not None
+    return content[0]
 
 
 def test_volume_of_keys_has_all_or_the_selected_files() -> None:
@@ -49,17 +49,14 @@ def test_volume_projected_joins_sources_and_tokens() -> None:
         {"configMap": {"name": "conf", "items": [{"key": "a", "path": "ca.crt"}]}},
         {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
     ]
-    found = volumes.read_content(facts(), {"projected": {"sources": sources}})
-    assert found is not None
-    assert found.files == {"ca.crt": b"1", "namespace": b"n"}
-    assert found.tokens == (Token("token", "", 3607),)
+    content = volumes.read_content(facts(), {"projected": {"sources": sources}})
+    assert content == ({"ca.crt": b"1", "namespace": b"n"}, [sources[0]["serviceAccountToken"]])
 
 
 def test_identity_volume_has_a_token_for_sts() -> None:
-    found = volumes.read_content(facts(), volumes.identity_volume())
-    assert found is not None
-    assert found.tokens == (Token("token", "sts.amazonaws.com", 86400),)
-    assert volumes.identity_mount()["mountPath"] == "/var/run/secrets/eks.amazonaws.com/serviceaccount"
+    token = {"audience": "sts.amazonaws.com", "expirationSeconds": 86400, "path": "token"}
+    assert volumes.read_content(facts(), volumes.IDENTITY_VOLUME) == ({}, [token])
+    assert volumes.IDENTITY_MOUNT["mountPath"] == "/var/run/secrets/eks.amazonaws.com/serviceaccount"
 
 
 def test_volume_empty_dir_has_no_content() -> None:
@@ -115,8 +112,8 @@ def test_container_mounts_of_api_objects_are_read_only(tmp_path: Path) -> None:
 
 
 def test_size_limit_of_memory_volume_is_in_bytes() -> None:
-    assert volumes.size_limit({"emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}}) == 8 * 2**30
-    assert volumes.size_limit({"emptyDir": {"medium": "Memory"}}) == 0
+    assert volumes.memory_size({"medium": "Memory", "sizeLimit": "8Gi"}) == str(8 * 2**30)
+    assert volumes.memory_size({"medium": "Memory"}) == "50%"
 
 
 def test_volume_covers_the_image_content_read_only(tmp_path: Path) -> None:
