@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import ssl
 import time
 from collections.abc import Awaitable, Callable
@@ -57,7 +58,9 @@ def _http_error(kind: type[web.HTTPError], message: str) -> web.HTTPError:
     kubectl parses plain text as YAML, and shows nothing of a text with a colon
     (k8s.io/apimachinery@v0.35.4 pkg/util/httpstream/spdy/roundtripper.go).
     """
-    return kind(text=remote.error_status(kind.status_code, message), content_type="application/json")
+    status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message}
+    text = json.dumps(status | {"code": kind.status_code})
+    return kind(text=text, content_type="application/json")
 
 
 @web.middleware
@@ -143,7 +146,6 @@ class Kubelet:
         return port
 
     async def stop(self) -> None:
-        """Close all connections."""
         if self._runner is not None:
             await self._runner.cleanup()
 

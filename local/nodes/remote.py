@@ -81,12 +81,6 @@ def exit_status(code: int) -> bytes:
     return json.dumps(status).encode()
 
 
-def error_status(code: int, message: str) -> str:
-    """Return the body of an HTTP error, a metav1.Status."""
-    kind = {"kind": "Status", "apiVersion": "v1", "metadata": {}}
-    return json.dumps({**kind, "status": "Failure", "message": message, "code": code})
-
-
 class _UntilGone(asyncio.StreamReaderProtocol):
     """Reads a terminal until its other end is closed.
 
@@ -97,36 +91,11 @@ class _UntilGone(asyncio.StreamReaderProtocol):
         super().connection_lost(None)
 
 
-@dataclass
-class _Ends:
-    """The descriptors of a command: its own three, and our ends to read by channel and to write (-1: none)."""
-
-    its: list[int]
-    reading: dict[int, int]
-    writing: int
-
-    def close_its(self) -> None:
-        for each in set(self.its) - {asyncio.subprocess.DEVNULL}:
+def _close(*descriptors: int) -> None:
+    """Close descriptors, each once. Negative numbers are none, such as subprocess.DEVNULL."""
+    for each in set(descriptors):
+        if each >= 0:
             os.close(each)
-
-    def close_ours(self) -> None:
-        for each in {*self.reading.values(), self.writing} - {-1}:
-            os.close(each)
-
-
-def _terminal(ours: int, its: int) -> _Ends:
-    # Two descriptors, because the one for reading is closed when the other side is closed.
-    return _Ends([its] * 3, {STDOUT: ours}, os.dup(ours))
-
-
-def _pipes(streams: Request) -> _Ends:
-    ends = _Ends([asyncio.subprocess.DEVNULL] * 3, {}, -1)
-    if streams.stdin:
-        ends.its[STDIN], ends.writing = os.pipe()
-    for channel, on in ((STDOUT, streams.stdout), (STDERR, streams.stderr)):
-        if on:
-            ends.reading[channel], ends.its[channel] = os.pipe()
-    return ends
 
 
 @dataclass
@@ -192,23 +161,37 @@ class Command(Session):
             OSError: It can't be started.
         """
         argv = entry.command(streams.command, streams.terminal)
-        ends = _terminal(*entry.open_terminal()) if streams.terminal else _pipes(streams)
-        defaults = {"TERM": "xterm"} if streams.terminal else {}
-        stdin, stdout, stderr = ends.its
+        variables = entry.variables
+        its = [asyncio.subprocess.DEVNULL] * 3
+        reading: dict[int, int] = {}
+        writing = -1
+        if streams.terminal:
+            variables = {"TERM": "xterm"} | variables
+            reading[STDOUT], terminal = entry.open_terminal()
+            its = [terminal] * 3
+            # A second descriptor, because the one for reading is closed when the other side is closed.
+            writing = os.dup(reading[STDOUT])
+        else:
+            if streams.stdin:
+                its[STDIN], writing = os.pipe()
+            for channel, on in ((STDOUT, streams.stdout), (STDERR, streams.stderr)):
+                if on:
+                    reading[channel], its[channel] = os.pipe()
+        stdin, stdout, stderr = its
         try:
             process = await asyncio.create_subprocess_exec(
-                *argv, env=defaults | entry.variables, stdin=stdin, stdout=stdout, stderr=stderr
+                *argv, env=variables, stdin=stdin, stdout=stdout, stderr=stderr
             )
         except OSError:
-            ends.close_ours()
+            _close(*reading.values(), writing)
             raise
         finally:
-            ends.close_its()
-        command = cls(process=process, terminal=ends.writing if streams.terminal else None)
-        for channel, descriptor in ends.reading.items():
+            _close(*its)
+        command = cls(process=process, terminal=writing if streams.terminal else None)
+        for channel, descriptor in reading.items():
             await command._read(channel, descriptor)
-        if ends.writing >= 0:
-            await command._write(ends.writing)
+        if writing >= 0:
+            await command._write(writing)
         return command
 
     async def _read(self, channel: int, descriptor: int) -> None:
@@ -265,7 +248,6 @@ async def _receive(socket: web.WebSocketResponse, session: Session) -> None:
 
 
 async def _send_all(socket: web.WebSocketResponse, session: Session) -> None:
-    """Send all output, and then the exit code."""
     await asyncio.gather(*(_send(socket, *each) for each in session.outputs.items()))
     await socket.send_bytes(bytes([STATUS]) + exit_status(await session.wait()))
 

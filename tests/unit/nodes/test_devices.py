@@ -45,16 +45,11 @@ def test_plugin_resources_are_found_by_image(resource: str) -> None:
     assert plugin_resources(pod(resource)) == {resource}
 
 
-def test_plugin_without_the_kubelets_sockets_has_no_resource() -> None:
-    item = pod(GPU)
-    item["spec"]["volumes"] = [{"name": "sockets", "emptyDir": {}}]
-    assert plugin_resources(item) == frozenset()
-
-
-def test_plugin_resources_of_ordinary_pod_are_empty() -> None:
-    item = pod(GPU)
-    item["spec"]["containers"][0]["image"] = "registry.example/trainer:v1"
-    assert plugin_resources(item) == frozenset()
+def test_plugin_without_its_image_or_the_kubelets_sockets_has_no_resource() -> None:
+    without_sockets, ordinary = pod(GPU), pod(GPU)
+    without_sockets["spec"]["volumes"] = [{"name": "sockets", "emptyDir": {}}]
+    ordinary["spec"]["containers"][0]["image"] = "registry.example/trainer:v1"
+    assert plugin_resources(without_sockets) == plugin_resources(ordinary) == frozenset()
 
 
 def test_running_plugins_are_ready_and_on_the_node() -> None:
@@ -67,21 +62,23 @@ def test_running_plugins_are_ready_and_on_the_node() -> None:
     assert running_plugins([pod(GPU, deletionTimestamp="2026-01-01T00:00:00Z")], "n") == frozenset()
 
 
-def test_devices_without_plugin_are_not_listed() -> None:
-    assert device_amounts(MACHINE, NO_DEVICES) == ({}, {})
-
-
-def test_devices_with_plugin_are_in_both_lists() -> None:
-    assert device_amounts(MACHINE, NO_DEVICES.gain(frozenset({GPU}))) == ({GPU: "4"}, {GPU: "4"})
-
-
-def test_devices_that_the_instance_lacks_are_not_listed() -> None:
-    assert device_amounts(MACHINE, ALL_DEVICES) == ({GPU: "4", EFA: "1"}, {GPU: "4", EFA: "1"})
-
-
-def test_devices_after_the_plugin_are_not_allocatable() -> None:
-    devices = NO_DEVICES.gain(frozenset({GPU, EFA})).lose(frozenset({EFA}))
-    assert device_amounts(MACHINE, devices) == ({GPU: "4", EFA: "1"}, {GPU: "0", EFA: "1"})
+@pytest.mark.parametrize(
+    ("devices", "capacity", "allocatable"),
+    [
+        (NO_DEVICES, {}, {}),
+        (NO_DEVICES.gain(frozenset({GPU})), {GPU: "4"}, {GPU: "4"}),
+        (ALL_DEVICES, {GPU: "4", EFA: "1"}, {GPU: "4", EFA: "1"}),  # the instance has no Neuron devices
+        (
+            NO_DEVICES.gain(frozenset({GPU, EFA})).lose(frozenset({EFA})),
+            {GPU: "4", EFA: "1"},
+            {GPU: "0", EFA: "1"},
+        ),
+    ],
+)
+def test_devices_are_allocatable_while_their_plugin_runs(
+    devices: Devices, capacity: dict[str, str], allocatable: dict[str, str]
+) -> None:
+    assert device_amounts(MACHINE, devices) == (capacity, allocatable)
 
 
 def test_read_devices_returns_those_of_the_node() -> None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import aiohttp
 import pytest
 
-from local.nodes.kubelet import Kubelet
 from local.nodes.logs import Clock
+from tests.unit.nodes.kubelet_server import client_tls, serving
 
 pytestmark = pytest.mark.unit
 
@@ -25,22 +23,14 @@ def get(pki: Path, client: str | None) -> tuple[int, str]:
     log = Clock(pki / "0.log")
     log.path.write_text("step=1\n")
     container = SimpleNamespace(name="main", clock=log, running=asyncio.Event(), simulated=False)
-    pods: Any = SimpleNamespace(find=lambda *_: SimpleNamespace(every=[container]))
-    tls = ssl.create_default_context(cafile=str(pki / "ours" / "ca.crt"))
-    if client is not None:
-        tls.load_cert_chain(pki / f"{client}.crt", pki / f"{client}.key")
 
     async def ask() -> tuple[int, str]:
-        kubelet = Kubelet(pods, pki, pki / "ours")
-        port = await kubelet.start()
-        try:
-            async with (
-                aiohttp.ClientSession() as session,
-                session.get(f"https://127.0.0.1:{port}{LOGS}", ssl=tls) as answer,
-            ):
-                return answer.status, await answer.text()
-        finally:
-            await kubelet.stop()
+        async with (
+            serving(pki, SimpleNamespace(every=[container])) as (_, port),
+            aiohttp.ClientSession() as session,
+            session.get(f"https://127.0.0.1:{port}{LOGS}", ssl=client_tls(pki, client)) as answer,
+        ):
+            return answer.status, await answer.text()
 
     return asyncio.run(ask())
 

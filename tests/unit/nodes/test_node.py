@@ -129,7 +129,7 @@ def test_node_with_the_stacks_agent_has_healthy_gpus() -> None:
 
 def test_condition_has_the_time_of_its_last_change() -> None:
     def since(before: list[dict[str, Any]], now: float) -> tuple[list[dict[str, Any]], dict[str, str]]:
-        found = node.conditions(instance(), now, before)
+        found = node.conditions(instance(), now, before, [])
         assert {each["lastHeartbeatTime"] for each in found} == {timestamp(now)}
         return found, {each["type"]: each["lastTransitionTime"] for each in found}
 

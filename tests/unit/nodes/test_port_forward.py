@@ -16,9 +16,9 @@ import aiohttp
 import pytest
 
 from local.nodes import port_forward as spdy
-from local.nodes.kubelet import Kubelet
 from local.nodes.process import listens_on_loopback
-from tests.unit.nodes.test_remote import SECONDS, trusted
+from tests.unit.nodes.event_loop import SECONDS, in_event_loop
+from tests.unit.nodes.kubelet_server import client_tls, serving
 
 pytestmark = pytest.mark.unit
 
@@ -86,11 +86,8 @@ def forward(pki: Path, client: Callable[[Client, int], Awaitable[None]]) -> None
             return await asyncio.open_connection("127.0.0.1", wanted)
 
         pod = SimpleNamespace(label="training/one", uid="u1", simulated=False, connect=connect)
-        pods: Any = SimpleNamespace(find=lambda *_: pod)
-        kubelet = Kubelet(pods, pki, pki / "ours")
-        kubelet_port = await kubelet.start()
-        try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", kubelet_port, ssl=trusted(pki))
+        async with serving(pki, pod) as (kubelet, kubelet_port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", kubelet_port, ssl=client_tls(pki))
             writer.write(UPGRADE.encode())
             head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
             assert head.startswith("http/1.1 101 ")
@@ -100,9 +97,7 @@ def forward(pki: Path, client: Callable[[Client, int], Awaitable[None]]) -> None
             writer.close()
             while kubelet._runner is None or kubelet._runner.server.connections:
                 await asyncio.sleep(0.01)  # the server forgets the connection
-        finally:
-            await kubelet.stop()
-            server.close()
+        server.close()
 
     asyncio.run(asyncio.wait_for(run(), SECONDS))
 
@@ -148,69 +143,65 @@ def test_port_forward_refuses_a_bad_stream_and_answers_pings(pki: Path) -> None:
     forward(pki, client)
 
 
-def test_port_forward_reset_or_goaway_closes_the_pods_side() -> None:
+@in_event_loop
+async def test_port_forward_reset_or_goaway_closes_the_pods_side() -> None:
     closed: list[bytes] = []
 
     async def read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         closed.append(await reader.read())
         writer.close()
 
-    async def run() -> None:
-        server = await asyncio.start_server(read, "127.0.0.1", 0)
-        incoming = asyncio.StreamReader()
-        writer: Any = SimpleNamespace(write=incoming.feed_data)
-        client, port = Client(incoming, writer), server.sockets[0].getsockname()[1]
-        reset = client.connect(1, port)
-        client.connect(5, port, "1")
-        writer.write(spdy.control_frame(spdy.RST_STREAM, struct.pack(">II", reset, 5)))
-        writer.write(spdy.control_frame(spdy.GOAWAY, bytes(8)))
-        sent: list[bytes] = []
-        outgoing: Any = SimpleNamespace(write=sent.append)
-        connect = partial(asyncio.open_connection, "127.0.0.1")
-        await spdy.Session((incoming, outgoing), connect, "one").run()
-        # client-go waits for the end of the error stream after a reset.
-        assert spdy.data_frame(1, b"", spdy.FIN) in sent
-        assert spdy.data_frame(5, b"", spdy.FIN) not in sent
-        while len(closed) < 2:
-            await asyncio.sleep(0.01)
-        server.close()
-
-    asyncio.run(asyncio.wait_for(run(), SECONDS))
+    server = await asyncio.start_server(read, "127.0.0.1", 0)
+    incoming = asyncio.StreamReader()
+    writer: Any = SimpleNamespace(write=incoming.feed_data)
+    client, port = Client(incoming, writer), server.sockets[0].getsockname()[1]
+    reset = client.connect(1, port)
+    client.connect(5, port, "1")
+    writer.write(spdy.control_frame(spdy.RST_STREAM, struct.pack(">II", reset, 5)))
+    writer.write(spdy.control_frame(spdy.GOAWAY, bytes(8)))
+    sent: list[bytes] = []
+    outgoing: Any = SimpleNamespace(write=sent.append)
+    connect = partial(asyncio.open_connection, "127.0.0.1")
+    await spdy.Session((incoming, outgoing), connect, "one").run()
+    # client-go waits for the end of the error stream after a reset.
+    assert spdy.data_frame(1, b"", spdy.FIN) in sent
+    assert spdy.data_frame(5, b"", spdy.FIN) not in sent
+    while len(closed) < 2:
+        await asyncio.sleep(0.01)
+    server.close()
     assert closed == [b"", b""]
 
 
-def test_port_forward_of_unread_data_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_event_loop
+async def test_port_forward_of_unread_data_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spdy, "CONNECT_SECONDS", 0.05)
     held: list[asyncio.StreamWriter] = []
 
-    async def run() -> None:
-        async def hold(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            held.append(writer)  # never read
+    async def hold(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        held.append(writer)  # never read
 
-        async def connect(port: int) -> Any:
-            if port == 1:
-                await asyncio.sleep(SECONDS)
-            return await asyncio.open_connection("127.0.0.1", port)
+    async def connect(port: int) -> Any:
+        if port == 1:
+            await asyncio.sleep(SECONDS)
+        return await asyncio.open_connection("127.0.0.1", port)
 
-        server = await asyncio.start_server(hold, "127.0.0.1", 0, limit=1)
-        incoming, frames = asyncio.StreamReader(), asyncio.StreamReader()
-        outgoing: Any = SimpleNamespace(write=frames.feed_data, drain=partial(asyncio.sleep, 0))
-        writer: Any = SimpleNamespace(write=incoming.feed_data)
-        client, port = Client(frames, writer), server.sockets[0].getsockname()[1]
-        data = client.connect(1, port)
-        for _ in range(12):
-            client.send(data, bytes(1 << 20))
-        client.connect(5, 1, "1")
-        session = asyncio.create_task(spdy.Session((incoming, outgoing), connect, "one").run())
-        await client.read_until(lambda: 5 in client.ended)
-        assert client.received[5] == b"error forwarding port 1 to pod one: no connection within 0.05 s"
-        incoming.feed_eof()
-        await session
-        for each in held:
-            each.transport.abort()
-        server.close()
-
-    asyncio.run(asyncio.wait_for(run(), SECONDS))
+    server = await asyncio.start_server(hold, "127.0.0.1", 0, limit=1)
+    incoming, frames = asyncio.StreamReader(), asyncio.StreamReader()
+    outgoing: Any = SimpleNamespace(write=frames.feed_data, drain=partial(asyncio.sleep, 0))
+    writer: Any = SimpleNamespace(write=incoming.feed_data)
+    client, port = Client(frames, writer), server.sockets[0].getsockname()[1]
+    data = client.connect(1, port)
+    for _ in range(12):
+        client.send(data, bytes(1 << 20))
+    client.connect(5, 1, "1")
+    session = asyncio.create_task(spdy.Session((incoming, outgoing), connect, "one").run())
+    await client.read_until(lambda: 5 in client.ended)
+    assert client.received[5] == b"error forwarding port 1 to pod one: no connection within 0.05 s"
+    incoming.feed_eof()
+    await session
+    for each in held:
+        each.transport.abort()
+    server.close()
 
 
 def test_port_forward_with_endless_headers_ends_the_session(pki: Path) -> None:
@@ -221,29 +212,22 @@ def test_port_forward_with_endless_headers_ends_the_session(pki: Path) -> None:
     forward(pki, client)
 
 
-def test_port_forward_without_spdy_is_refused(pki: Path) -> None:
-    async def run() -> None:
-        pods: Any = SimpleNamespace(find=lambda *_: SimpleNamespace(simulated=False, label="training/one"))
-        kubelet = Kubelet(pods, pki, pki / "ours")
-        port = await kubelet.start()
-        url = f"https://127.0.0.1:{port}/portForward/training/one"
-        try:
-            async with aiohttp.ClientSession() as session, session.post(url, ssl=trusted(pki)) as answer:
-                assert (answer.status, (await answer.json())["code"]) == (400, 400)
-        finally:
-            await kubelet.stop()
-
-    asyncio.run(asyncio.wait_for(run(), SECONDS))
+@in_event_loop
+async def test_port_forward_without_spdy_is_refused(pki: Path) -> None:
+    async with (
+        serving(pki, SimpleNamespace(simulated=False, label="training/one")) as (_, port),
+        aiohttp.ClientSession() as session,
+        session.post(f"https://127.0.0.1:{port}/portForward/training/one", ssl=client_tls(pki)) as answer,
+    ):
+        assert (answer.status, (await answer.json())["code"]) == (400, 400)
 
 
-def test_loopback_port_belongs_to_the_pod_that_listens() -> None:
-    async def run() -> None:
-        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        assert listens_on_loopback([os.getpid()], port)
-        assert not listens_on_loopback([], port)
-        server.close()
-        await server.wait_closed()
-        assert not listens_on_loopback([os.getpid()], port)
-
-    asyncio.run(run())
+@in_event_loop
+async def test_loopback_port_belongs_to_the_pod_that_listens() -> None:
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    assert listens_on_loopback([os.getpid()], port)
+    assert not listens_on_loopback([], port)
+    server.close()
+    await server.wait_closed()
+    assert not listens_on_loopback([os.getpid()], port)

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shutil
-import ssl
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,14 +17,16 @@ import pytest
 from multidict import MultiDict
 
 from local.cluster.record import read_stat
-from local.nodes.kubelet import Kubelet
 from local.nodes.logs import Clock
 from local.nodes.process import Entry, NotRunningError, Process, create_stdin
 from local.nodes.remote import CLOSE, PROTOCOLS, RESIZE, STATUS, STDERR, STDIN, STDOUT, Request, parse_request
+from tests.unit.nodes.event_loop import SECONDS, in_event_loop
+from tests.unit.nodes.kubelet_server import client_tls, serving
 
 pytestmark = pytest.mark.unit
 
-SECONDS = 20
+EXEC, ATTACH = "exec/training/one/main", "attach/training/one/main"
+SPDY = {"Upgrade": "SPDY/3.1", "Connection": "Upgrade"}
 Client = Callable[[aiohttp.ClientWebSocketResponse], Awaitable[None]]
 
 
@@ -65,47 +66,34 @@ class Exec:
 
 
 def execute(pki: Path, *command: str, streams: str = "output error", client: Client | None = None) -> Exec:
-    """Run a command through the server. `client` sends and reads; without it everything is read to the end."""
-    path = "exec/training/one/main"
-    return asyncio.run(asyncio.wait_for(_stream(pki, container(), path, command, streams, client), SECONDS))
+    """Run a command through the server."""
+    streaming = stream(pki, container(), EXEC, *command, streams=streams, client=client)
+    return asyncio.run(asyncio.wait_for(streaming, SECONDS))
 
 
-async def _stream(
-    pki: Path, target: Any, path: str, command: tuple[str, ...], streams: str, client: Client | None
+async def stream(
+    pki: Path, target: Any, path: str, *command: str, streams: str, client: Client | None = None
 ) -> Exec:
+    """Call the server. `client` sends and reads; without it everything is read to the end."""
     found = Exec()
-    pods: Any = SimpleNamespace(find=lambda *_: SimpleNamespace(every=[target]))
     query = MultiDict([("command", word) for word in command] + [(name, "1") for name in streams.split()])
-    kubelet = Kubelet(pods, pki, pki / "ours")
-    port = await kubelet.start()
-    url = f"https://127.0.0.1:{port}/{path}"
-    try:
-        async with (
-            aiohttp.ClientSession() as session,
-            session.ws_connect(url, params=query, protocols=PROTOCOLS, ssl=trusted(pki)) as socket,
-        ):
-            assert socket.protocol == PROTOCOLS[0]
-            if client is not None:
-                await client(socket)
-            async for message in socket:
-                take(found, message.data)
-            found.closed = socket.close_code
-    finally:
-        await kubelet.stop()
+    async with (
+        serving(pki, SimpleNamespace(every=[target])) as (_, port),
+        aiohttp.ClientSession() as session,
+        session.ws_connect(
+            f"https://127.0.0.1:{port}/{path}", params=query, protocols=PROTOCOLS, ssl=client_tls(pki)
+        ) as socket,
+    ):
+        assert socket.protocol == PROTOCOLS[0]
+        if client is not None:
+            await client(socket)
+        async for message in socket:
+            if message.data[0] == STATUS:
+                found.status = json.loads(message.data[1:])
+            else:
+                found.said[message.data[0]] += message.data[1:]
+        found.closed = socket.close_code
     return found
-
-
-def take(found: Exec, message: bytes) -> None:
-    if message[0] == STATUS:
-        found.status = json.loads(message[1:])
-    else:
-        found.said[message[0]] += message[1:]
-
-
-def trusted(pki: Path) -> ssl.SSLContext:
-    tls = ssl.create_default_context(cafile=str(pki / "ours" / "ca.crt"))
-    tls.load_cert_chain(pki / "ours" / "kubelet-client.crt", pki / "ours" / "kubelet-client.key")
-    return tls
 
 
 def test_exec_separates_outputs_and_has_the_exit_code(pki: Path) -> None:
@@ -178,103 +166,83 @@ def test_exec_client_disconnect_ends_the_command(pki: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("once", [True, False])
-def test_attach_sends_input_and_the_output_from_now_on(pki: Path, once: bool) -> None:
+@in_event_loop
+async def test_attach_sends_input_and_the_output_from_now_on(pki: Path, once: bool) -> None:
     log = pki / "0.log"
     log.write_text("before\n")
+    its, ours = create_stdin(pki / "stdin", once=once)
+    with log.open("ab") as output:
+        cat = await asyncio.create_subprocess_exec("cat", stdin=its, stdout=output, pass_fds=(its,))
+    os.close(its)
+    process = Process(pki, cat.pid, None, ours)
+    target = container()
+    target.clock, target.running, target.open_stdin = Clock(log), asyncio.Event(), process.open_stdin
+    target.running.set()
 
-    async def run() -> Exec:
-        its, ours = create_stdin(pki / "stdin", once=once)
-        with log.open("ab") as output:
-            cat = await asyncio.create_subprocess_exec("cat", stdin=its, stdout=output, pass_fds=(its,))
-        os.close(its)
-        process = Process(pki, cat.pid, None, ours)
-        target = container()
-        target.clock, target.running, target.open_stdin = Clock(log), asyncio.Event(), process.open_stdin
-        target.running.set()
+    async def client(socket: aiohttp.ClientWebSocketResponse) -> None:
+        await asyncio.sleep(0.1)  # the output so far is not sent
+        await socket.send_bytes(bytes([STDIN]) + b"typed\n")
+        assert await socket.receive_bytes() == bytes([STDOUT]) + b"typed\n"
+        await socket.send_bytes(bytes([CLOSE, STDIN]))
+        if not once:  # its input never ends, so another attachment can send more
+            second = process.open_stdin()
+            os.write(second, b"more\n")
+            os.close(second)
+            assert await socket.receive_bytes() == bytes([STDOUT]) + b"more\n"
+            cat.kill()
+        await cat.wait()
+        target.running.clear()
 
-        async def client(socket: aiohttp.ClientWebSocketResponse) -> None:
-            await asyncio.sleep(0.1)  # the output so far is not sent
-            await socket.send_bytes(bytes([STDIN]) + b"typed\n")
-            assert await socket.receive_bytes() == bytes([STDOUT]) + b"typed\n"
-            await socket.send_bytes(bytes([CLOSE, STDIN]))
-            if not once:  # its input never ends, so another attachment can send more
-                second = process.open_stdin()
-                os.write(second, b"more\n")
-                os.close(second)
-                assert await socket.receive_bytes() == bytes([STDOUT]) + b"more\n"
-                cat.kill()
-            await cat.wait()
-            target.running.clear()
-
-        return await _stream(pki, target, "attach/training/one/main", (), "input output error", client)
-
-    found = asyncio.run(asyncio.wait_for(run(), SECONDS))
+    found = await stream(pki, target, ATTACH, streams="input output error", client=client)
     assert (found.code, found.closed) == (0, 1000)
 
 
-@pytest.mark.parametrize("verb", ["exec", "attach"])
-def test_disconnect_ends_the_session_of_a_program_that_reads_nothing(pki: Path, verb: str) -> None:
+@pytest.mark.parametrize(("path", "command"), [(EXEC, ("sleep", "60")), (ATTACH, ())])
+@in_event_loop
+async def test_disconnect_ends_the_session_of_a_program_that_reads_nothing(
+    pki: Path, path: str, command: tuple[str, ...]
+) -> None:
     log = pki / "0.log"
     log.touch()
 
     async def client(socket: aiohttp.ClientWebSocketResponse) -> None:
         for _ in range(100):
             await socket.send_bytes(bytes([STDIN]) + bytes(1 << 14))
-        async with asyncio.timeout(30):  # the server answers the end of the session
-            await socket.close()
+        await socket.close()  # the server answers the end of the session
 
-    async def run() -> Exec:
-        unread, ours = create_stdin(pki / "stdin", once=False)
-        target = container()
-        target.clock, target.running = Clock(log), asyncio.Event()
-        target.open_stdin = Process(pki, os.getpid(), None, ours).open_stdin
-        target.running.set()
-        command = ("sleep", "60") if verb == "exec" else ()
-        found = await _stream(pki, target, f"{verb}/training/one/main", command, "input output", client)
-        os.close(unread)
-        return found
-
-    assert asyncio.run(asyncio.wait_for(run(), SECONDS)).closed == 1000
+    unread, ours = create_stdin(pki / "stdin", once=False)
+    target = container()
+    target.clock, target.running = Clock(log), asyncio.Event()
+    target.open_stdin = Process(pki, os.getpid(), None, ours).open_stdin
+    target.running.set()
+    found = await stream(pki, target, path, *command, streams="input output", client=client)
+    os.close(unread)
+    assert found.closed == 1000
 
 
 @pytest.mark.parametrize(
     ("inside", "path", "headers", "status", "said"),
     [
-        ("it does not run", "", {}, 409, "container 'main': it does not run"),
-        ("", "", {"Upgrade": "SPDY/3.1", "Connection": "Upgrade"}, 400, "do not speak SPDY"),
-        ("", "?output=1", {}, 400, "parameter `command` is missing"),
-        ("", "attach?output=1&tty=1", {}, 400, "tty: true"),
+        ("it does not run", f"{EXEC}?command=true&output=1", {}, 409, "container 'main': it does not run"),
+        ("", f"{EXEC}?command=true&output=1", SPDY, 400, "do not speak SPDY"),
+        ("", f"{EXEC}?output=1", {}, 400, "parameter `command` is missing"),
+        ("", f"{ATTACH}?output=1&tty=1", {}, 400, "tty: true"),
     ],
 )
-def test_stream_refusal_has_a_status_with_the_reason(
+@in_event_loop
+async def test_stream_refusal_has_a_status_with_the_reason(
     pki: Path, inside: str, path: str, headers: dict[str, str], status: int, said: str
 ) -> None:
-    answer = refusal(pki, inside, path or "?command=true&output=1", headers)
-    assert answer["code"] == status
-    assert said in answer["message"]
-
-
-def refusal(pki: Path, inside: str, path: str, headers: dict[str, str]) -> dict[str, Any]:
-    """The Status that a request is answered with: kubectl shows the message of nothing else."""
-    pods: Any = SimpleNamespace(find=lambda *_: SimpleNamespace(every=[container(inside)]))
-
-    async def ask() -> dict[str, Any]:
-        kubelet = Kubelet(pods, pki, pki / "ours")
-        port = await kubelet.start()
-        verb, _, query = path.rpartition("?")
-        url = f"https://127.0.0.1:{port}/{verb or 'exec'}/training/one/main?{query}"
-        try:
-            async with (
-                aiohttp.ClientSession() as session,
-                session.post(url, headers=headers, ssl=trusted(pki)) as answer,
-            ):
-                found: dict[str, Any] = await answer.json()
-                assert (found["kind"], found["status"], found["code"]) == ("Status", "Failure", answer.status)
-                return found
-        finally:
-            await kubelet.stop()
-
-    return asyncio.run(asyncio.wait_for(ask(), SECONDS))
+    """kubectl shows the message of a Status, and of nothing else."""
+    async with (
+        serving(pki, SimpleNamespace(every=[container(inside)])) as (_, port),
+        aiohttp.ClientSession() as session,
+        session.post(f"https://127.0.0.1:{port}/{path}", headers=headers, ssl=client_tls(pki)) as answer,
+    ):
+        found = await answer.json()
+    assert (found["kind"], found["status"]) == ("Status", "Failure")
+    assert found["code"] == answer.status == status
+    assert said in found["message"]
 
 
 def test_request_has_the_streams_of_the_query() -> None:
