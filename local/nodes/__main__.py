@@ -75,12 +75,10 @@ async def serve(settings: Settings) -> None:
         drivers = Drivers(api, registration.instances)
         provisioner = Provisioner(settings, api, registration.instances)
         informers = (context.pods, context.services, context.config_maps, context.secrets)
-        for informer in (drivers.nodes, provisioner.claims, provisioner.volumes):
+        for informer in (*informers, drivers.nodes, provisioner.claims, provisioner.volumes):
             tasks.start_loop(informer.run, f"watch {informer.path}")
         tasks.start_loop(drivers.run, "CSI drivers")
         tasks.start_loop(provisioner.run, "volumes")
-        for informer in informers:
-            tasks.start_loop(informer.run, f"watch {informer.path}")
         tasks.start_loop(proxies.run, "services")
         for informer in informers:
             await informer.synced.wait()

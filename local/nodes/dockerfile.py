@@ -101,18 +101,16 @@ def parse(text: str, target: str | None = None) -> Image:
     stages: dict[str, Image] = {}
     current = Image()
     arguments: dict[str, str] = {}
+    count = 0
     names: list[str] = []
     for word, rest in instructions(text):
         variables = arguments | current.environment
         if word == "FROM":
-            if names:
-                stages |= dict.fromkeys(names, current)
-                if target in names:
-                    return current
             parts = [part for part in substituted(rest, variables).split() if not part.startswith("--")]
             current = stages.get(parts[0], Image())
             alias = [parts[2]] if len(parts) == 3 and parts[1].lower() == "as" else []
-            names = [str(len(stages)), *alias] if not names else [str(int(names[0]) + 1), *alias]
+            names = [str(count), *alias]
+            count += 1
         elif word == "ARG":
             name, _, default = rest.partition("=")
             arguments[name] = substituted(default.strip("\"'"), variables)
@@ -130,8 +128,9 @@ def parse(text: str, target: str | None = None) -> Image:
             current = replace(current, entrypoint=parse_command(rest), command=())
         elif word == "CMD":
             current = replace(current, command=parse_command(rest))
+        stages |= dict.fromkeys(names, current)
     if not names:
         raise ValueError("the Dockerfile has no FROM")
-    if target and target not in names:
+    if target and target not in stages:
         raise ValueError(f"the Dockerfile has no stage {target!r}; its last one is {names[-1]!r}")
-    return current
+    return stages[target] if target else current

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import io
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +48,6 @@ class Clock:
 
 
 def tail_offset(path: Path, lines: int) -> int:
-    """Return the offset of the last `lines` lines of a file."""
     size = path.stat().st_size
     if lines <= 0:
         return size
@@ -86,19 +86,14 @@ def stamped(data: bytes, offset: int, clock: Clock, *, within: bool) -> bytes:
         within: Whether the data begins inside a line that already has its time.
     """
     found = []
-    for line in _lines(data):
+    # Lines end at line feeds only, as in container runtimes. A progress bar with carriage returns is one line.
+    for line in io.BytesIO(data):
         if not within:
             found.append(nano_timestamp(clock.written_at(offset)).encode() + b" ")
         found.append(line)
         offset += len(line)
         within = False
     return b"".join(found)
-
-
-def _lines(data: bytes) -> list[bytes]:
-    """Split lines at line feeds only, as container runtimes do. A progress bar with carriage returns is one line."""
-    *whole, rest = data.split(b"\n")
-    return [*(each + b"\n" for each in whole), *([rest] if rest else [])]
 
 
 async def read(clock: Clock, wanted: Request, running: asyncio.Event) -> AsyncIterator[bytes]:

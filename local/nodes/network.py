@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from ipaddress import IPv4Network
 
 from local.nodes.api import Object
@@ -43,7 +44,6 @@ class Addresses:
         raise RuntimeError(f"no free pod address in {self.network}: {len(self.taken)} are taken")
 
     def give_back(self, address: str) -> None:
-        """Release the address of a removed pod."""
         self.taken.discard(address)
 
 
@@ -86,7 +86,7 @@ def container_port(pod: Object, port: int | str) -> int | None:
     return None
 
 
-def targets(service: Object, port: Object, pods: Iterable[Object], mapped: PortMap) -> list[tuple[str, int]]:
+def targets(service: Object, port: Object, pods: Iterable[Object], mapped: PortMap) -> list[Target]:
     """Return the addresses behind one port of a Service.
 
     Args:
@@ -99,12 +99,6 @@ def targets(service: Object, port: Object, pods: Iterable[Object], mapped: PortM
             moved = mapped.get(pod["metadata"]["uid"], {}).get(number, number)
             found.append((pod["status"]["podIP"], moved))
     return found
-
-
-def service_names(name: str, namespace: str, inside: bool) -> list[str]:
-    """Return the names of a Service, the full one first. The bare name is only for its own namespace."""
-    long = [f"{name}.{namespace}.{DOMAIN}", f"{name}.{namespace}.svc", f"{name}.{namespace}"]
-    return [*long, name] if inside else long
 
 
 def records(services: Iterable[Object], pods: Iterable[Object]) -> list[tuple[str, str, str]]:
@@ -126,10 +120,14 @@ def records(services: Iterable[Object], pods: Iterable[Object]) -> list[tuple[st
 
 
 def hosts_file(answers: Iterable[tuple[str, str, str]], namespace: str, itself: str, ip: str) -> str:
-    """Return the hosts file of a pod: itself, by `own_names`, then every name it could look up."""
+    """Return the hosts file of a pod: itself, by `own_names`, then every name it could look up.
+
+    The bare name of a Service is only for its own namespace.
+    """
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback", f"{ip} {itself}"]
     for address, name, home in answers:
-        lines.append(f"{address} {' '.join(service_names(name, home, home == namespace))}")
+        names = f"{name}.{home}.{DOMAIN} {name}.{home}.svc {name}.{home}"
+        lines.append(f"{address} {names} {name}" if home == namespace else f"{address} {names}")
     return "\n".join(lines) + "\n"
 
 
@@ -200,11 +198,9 @@ class Proxies:
         self._changed = asyncio.Event()
 
     def settle(self) -> None:
-        """Let `run` update the listeners."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Open and close listeners as Services and pods change."""
         while True:
             self._changed.clear()
             self.targets = self.find()
@@ -216,23 +212,19 @@ class Proxies:
 
     async def _listen(self, address: Target) -> None:
         try:
-            self._servers[address] = await asyncio.start_server(self._client(address), *address)
+            self._servers[address] = await asyncio.start_server(partial(self._serve, address), *address)
         except OSError as error:
             log.error("service address %s:%d: cannot listen: %s", *address, error)
 
-    def _client(
-        self, address: Target
-    ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            behind = self.targets.get(address)
-            if behind:
-                await join(reader, writer, random.choice(behind))  # noqa: S311 balancing, no secret
-            else:
-                writer.transport.abort()
-
-        return serve
+    async def _serve(
+        self, address: Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        behind = self.targets.get(address)
+        if behind:
+            await join(reader, writer, random.choice(behind))  # noqa: S311 balancing, no secret
+        else:
+            writer.transport.abort()
 
     def close(self) -> None:
-        """Stop listening."""
         for server in self._servers.values():
             server.close()

@@ -14,14 +14,11 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
-from local.nodes.api import timestamp
+from local.nodes.api import Object, timestamp
 from local.nodes.network import is_ready
 from trainyard.k8s import names
 from trainyard.k8s.names import EFA_RESOURCE as EFA
-
-Object = dict[str, Any]
 
 GPU = "nvidia.com/gpu"
 NEURON = "aws.amazon.com/neuron"
@@ -45,6 +42,16 @@ PASSING_TAINTS = (
     "node.cloudprovider.kubernetes.io/",
     "fsx.csi.aws.com/",
 )
+# The conditions of a healthy kubelet.
+HEALTHY = [
+    {"type": kind, "status": status, "reason": reason, "message": message}
+    for kind, status, reason, message in (
+        ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+        ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+        ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        ("Ready", "True", "KubeletReady", "the node's process is running"),
+    )
+]
 NODEGROUP_EFFECTS = {
     "NO_SCHEDULE": "NoSchedule", "NO_EXECUTE": "NoExecute", "PREFER_NO_SCHEDULE": "PreferNoSchedule",
 }  # fmt: skip
@@ -126,10 +133,7 @@ def architecture(instance: Object) -> str:
 
 
 def max_pods(vcpus: int) -> int:
-    """Return how many pods the network interfaces of an instance size allow.
-
-    It is a step function for the common families.
-    """
+    """Return how many pods the network interfaces of the common families allow, a step function."""
     for most, pods in ((2, 29), (8, 58), (48, 234)):
         if vcpus <= most:
             return pods
@@ -151,7 +155,7 @@ def resources(instance: Object, devices: Devices) -> tuple[Object, Object]:
     Devices (GPUs, EFA, Neuron) appear later than the node, when their plugins run.
     """
     vcpus = instance["vcpus"]
-    pods = instance.get("maxPods") or max_pods(vcpus)
+    pods = max_pods(vcpus)
     memory = math.floor(instance["memoryMiB"] * (1 - VM_MEMORY_OVERHEAD))
     kept = 255 + 11 * pods + EVICTION_MIB
     disk = instance.get("nvmeGiB") or ROOT_VOLUME_GIB
@@ -190,26 +194,18 @@ def labels(instance: Object, region: str) -> dict[str, str]:
 
 
 def taints(instance: Object) -> list[Object]:
-    """Return the taints at registration.
-
-    They are those of the node group, or the one that Karpenter removes after it has seen the node.
-    """
+    """Return the taints of the node group, or the one that Karpenter removes after it has seen the node."""
     group = instance.get("nodegroup")
     if group is None:
         return [UNREGISTERED]
     return [
-        {
-            "key": t["key"],
-            "value": t.get("value") or "",
-            "effect": NODEGROUP_EFFECTS.get(t["effect"], t["effect"]),
-        }
-        for t in group.get("taints") or []
+        each
+        | {"value": each.get("value") or "", "effect": NODEGROUP_EFFECTS.get(each["effect"], each["effect"])}
+        for each in group.get("taints") or []
     ]
 
 
-def conditions(
-    instance: Object, now: float, before: list[Object], node_taints: list[Object] | None = None
-) -> list[Object]:
+def conditions(instance: Object, now: float, before: list[Object], node_taints: list[Object]) -> list[Object]:
     """Return the four conditions of a healthy kubelet, and those of EKS's node monitoring agent.
 
     Args:
@@ -217,15 +213,17 @@ def conditions(
         before: The Node's current conditions. A status keeps the time of its last change.
     """
     since = {(each["type"], each["status"]): each.get("lastTransitionTime") for each in before}
-    error = _dcgm_error(instance, node_taints or [])
+    reported = instance.get("conditions") or []
+    error = _dcgm_error(instance, node_taints)
+    if error is not None:
+        reported = [error if (c["type"], c["status"]) == (HARDWARE, "True") else c for c in reported]
     found = []
-    for each in instance.get("conditions") or []:
-        if each["type"] == HARDWARE and each["status"] == "True" and error is not None:
-            first = since.get((HARDWARE, "False")) or timestamp(now)
-            found.append({**_found({**each, **error}, now), "lastTransitionTime": first})
-        else:
-            found.append(_found(each, now))
-    return [*_kubelet(now, since), *found]
+    for each in (*HEALTHY, *reported):
+        changed = timestamp(each["since"]) if "since" in each else since.get((each["type"], each["status"]))
+        fields = {key: each[key] for key in ("type", "status", "reason", "message")}
+        times = {"lastHeartbeatTime": timestamp(now), "lastTransitionTime": changed or timestamp(now)}
+        found.append(fields | times)
+    return found
 
 
 def _dcgm_error(instance: Object, node_taints: list[Object]) -> Object | None:
@@ -247,7 +245,7 @@ def _dcgm_error(instance: Object, node_taints: list[Object]) -> Object | None:
     if not refused:
         return None
     message = f"no DCGM host engine: dcgm-server does not tolerate the taint {', '.join(refused)}"
-    return {"status": "False", "reason": "DCGMError", "message": message}
+    return {"type": HARDWARE, "status": "False", "reason": "DCGMError", "message": message}
 
 
 def _tolerates(toleration: Object, taint: Object) -> bool:
@@ -262,37 +260,6 @@ def _tolerates(toleration: Object, taint: Object) -> bool:
     if toleration.get("operator") == "Exists":
         return True
     return bool(toleration.get("key")) and (toleration.get("value") or "") == (taint.get("value") or "")
-
-
-def _found(condition: Object, now: float) -> Object:
-    return {
-        "type": condition["type"],
-        "status": condition["status"],
-        "reason": condition["reason"],
-        "message": condition["message"],
-        "lastHeartbeatTime": timestamp(now),
-        "lastTransitionTime": timestamp(condition["since"]),
-    }
-
-
-def _kubelet(now: float, since: dict[tuple[str, str], str | None]) -> list[Object]:
-    healthy = [
-        ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-        ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-        ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
-        ("Ready", "True", "KubeletReady", "the node's process is running"),
-    ]
-    return [
-        {
-            "type": kind,
-            "status": status,
-            "reason": reason,
-            "message": message,
-            "lastHeartbeatTime": timestamp(now),
-            "lastTransitionTime": since.get((kind, status)) or timestamp(now),
-        }
-        for kind, status, reason, message in healthy
-    ]
 
 
 def status(

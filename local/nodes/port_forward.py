@@ -56,7 +56,6 @@ Connect = Callable[[int], Awaitable[Connection]]
 
 
 def control_frame(kind: int, payload: bytes) -> bytes:
-    """Return a control frame without flags."""
     return struct.pack(">II", CONTROL | kind, len(payload)) + payload
 
 

@@ -89,7 +89,6 @@ def check(result: int, what: str) -> None:
 
 
 def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
-    """Call mount(2)."""
     result = libc.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode())
     check(result, f"mount {source} at {target}")
 
@@ -121,15 +120,15 @@ def place(source: str, target: str, read_only: bool = False) -> None:
     bind(source, target, read_only)
 
 
-def open_beneath(directory: str, path: str, *, create: bool) -> int:
-    """Open a path in a directory, and return the file descriptor. Links are followed within the directory only.
+def open_sub_path(volume: str, path: str, *, create: bool) -> int:
+    """Open a subPath of a volume, and return the file descriptor. Links are followed within the volume only.
 
-    Containers may write to the directory meanwhile. Source: openat2(2), Linux 5.6.
+    Containers may write to the volume meanwhile. Source: openat2(2), Linux 5.6.
 
     Raises:
-        OSError: The path leads out of the directory, or does not exist.
+        OSError: The path leads out of the volume, or does not exist.
     """
-    current = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    current = os.open(volume, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if not create:
             return open_at(current, path)
@@ -142,6 +141,10 @@ def open_beneath(directory: str, path: str, *, create: bool) -> int:
             os.close(current)
             current = inner
         return os.dup(current)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.ELOOP):
+            raise
+        raise OSError(errno.EPERM, f"subPath {path!r} leads out of its volume") from None
     finally:
         os.close(current)
 
@@ -232,11 +235,8 @@ class Layer:
         os.mkdir(f"{own}/upper")
         os.mkdir(f"{own}/work")
         paths = (("lowerdir", lower), ("upperdir", f"{own}/upper"), ("workdir", f"{own}/work"))
-        words = ",".join(f"{name}={escape(path)}" for name, path in paths) + self.options
-        try:
-            mount("overlay", target, "overlay", NO_DEV, f"{words},volatile")
-        except OSError:
-            mount("overlay", target, "overlay", NO_DEV, words)  # before Linux 5.10
+        words = ",".join(f"{name}={escape(path)}" for name, path in paths)
+        mount("overlay", target, "overlay", NO_DEV, f"{words},volatile{self.options}")
 
 
 def escape(path: str) -> str:
@@ -319,7 +319,6 @@ class Root:
         self._link(self.base)
 
     def _link(self, base: str) -> None:
-        """Create missing links."""
         for path, target in self.links.items():
             if not os.path.lexists(f"{base}{path}"):
                 os.makedirs(os.path.dirname(f"{base}{path}"), exist_ok=True)
@@ -388,7 +387,7 @@ class Root:
                 source = wanted["source"] if wanted.get("inside") else OLD + wanted["source"]
                 with contextlib.ExitStack() as stack:
                     if wanted.get("subPath"):
-                        opened = self._open_sub_path(source, wanted["subPath"], create=wanted["create"])
+                        opened = open_sub_path(source, wanted["subPath"], create=wanted["create"])
                         stack.callback(os.close, opened)
                         source = f"{OLD}/proc/self/fd/{opened}"
                     real = self._mount_point(wanted["target"], is_directory=os.path.isdir(source))
@@ -401,15 +400,6 @@ class Root:
                     place(copy, path)
         with contextlib.suppress(OSError):  # a read-only volume
             self._link("")
-
-    @staticmethod
-    def _open_sub_path(volume: str, path: str, *, create: bool) -> int:
-        try:
-            return open_beneath(volume, path, create=create)
-        except OSError as error:
-            if error.errno not in (errno.EXDEV, errno.ELOOP):
-                raise
-            raise OSError(errno.EPERM, f"subPath {path!r} leads out of its volume") from None
 
     def _shadows(self, mounts: list[dict[str, Any]], keep: list[str]) -> dict[str, str]:
         """Bind the paths to keep a second time, before volumes cover them."""
@@ -489,7 +479,6 @@ def mount_points(directory: str) -> list[str]:
 
 
 def is_system_user(line: str) -> bool:
-    """Return whether a line of /etc/passwd is a system user."""
     fields = line.split(":")
     return len(fields) > 2 and fields[2].isdigit() and not FIRST_USER <= int(fields[2]) < NOBODY
 

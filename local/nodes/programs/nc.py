@@ -13,7 +13,6 @@ CHUNK = 1 << 16
 
 
 def send_input(connection: socket.socket) -> None:
-    """Forward standard input, and its end."""
     with contextlib.suppress(OSError):
         while data := os.read(0, CHUNK):
             connection.sendall(data)
