@@ -286,7 +286,8 @@ class Provisioner:
     def _tags(self, claim: Object, name: str) -> dict[str, str]:
         """Return the driver's own tags, and the extra tags of the add-on's configuration."""
         metadata = claim["metadata"]
-        extra = next((i["volumeTags"] for i in self.instances.values() if i.get("volumeTags")), {})
+        tags = (each.get("volumeTags") for each in self.instances.values())
+        extra: dict[str, str] = next(filter(None, tags), {})
         return {
             **extra,
             "CSIVolumeName": name,

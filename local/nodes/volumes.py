@@ -339,7 +339,7 @@ class PodVolumes:
         path = f"/api/v1/namespaces/{pod.namespace}/serviceaccounts/{account}/token"
         status = (await pod.context.api.create(path, {"spec": spec}))["status"]
         now, ends = time.time(), epoch(status["expirationTimestamp"])
-        token = status["token"].encode()
+        token = str(status["token"]).encode()
         self._tokens[volume, wanted["path"]] = token, now + TOKEN_LIFE_USED * (ends - now)
         return token
 

@@ -88,24 +88,28 @@ def test_every_ambient_credential_is_refused_by_name_and_without_its_value(home:
     assert "\n" not in str(caught.value)
 
 
+S3 = "https://s3.amazonaws.com"
+
+
 @pytest.mark.parametrize(
-    "name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_EC2_METADATA_SERVICE_ENDPOINT"]
+    ("variables", "facts"),
+    [
+        ({"AWS_ENDPOINT_URL": S3}, [S3]),
+        ({"AWS_ENDPOINT_URL_S3": S3}, [S3]),
+        ({"AWS_EC2_METADATA_SERVICE_ENDPOINT": S3}, [S3]),
+        ({"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "TRUE"}, ["AWS itself would be called"]),
+        (
+            {"AWS_PROFILE": "prod", "AWS_ENDPOINT_URL": "http://example.com"},
+            ["AWS_PROFILE", "http://example.com"],
+        ),
+    ],
 )
-def test_an_endpoint_elsewhere_is_refused_with_its_address(home: Home, name: str) -> None:
-    with pytest.raises(ForeignCloudError, match=r"https://s3\.amazonaws\.com"):
-        refuse_foreign({name: "https://s3.amazonaws.com"}, home)
-
-
-def test_an_environment_that_makes_sdks_pass_over_the_endpoint_is_refused(home: Home) -> None:
-    with pytest.raises(ForeignCloudError, match="AWS itself would be called"):
-        refuse_foreign({"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "TRUE"}, home)
-
-
-def test_guard_reports_all_foreign_settings_together(home: Home) -> None:
+def test_guard_reports_all_foreign_settings_together(
+    home: Home, variables: dict[str, str], facts: list[str]
+) -> None:
     with pytest.raises(ForeignCloudError) as caught:
-        refuse_foreign({"AWS_PROFILE": "prod", "AWS_ENDPOINT_URL": "http://example.com"}, home)
-    assert "AWS_PROFILE" in str(caught.value)
-    assert "http://example.com" in str(caught.value)
+        refuse_foreign(variables, home)
+    assert all(fact in str(caught.value) for fact in facts)
 
 
 def test_without_a_running_cloud_every_credential_is_foreign(tmp_path: Path) -> None:

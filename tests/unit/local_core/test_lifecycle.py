@@ -5,23 +5,26 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from local import __main__ as command_line
 from local.arguments import EXIT_USAGE, NOT_RUNNING, parse
-from local.cluster import lifecycle, namespaces, record
+from local.cluster import lifecycle, record
 from local.cluster.lifecycle import CloudError
 from local.cluster.record import Process, parse_stat, read_stat, stat_fields
 from local.home import Home
 
 pytestmark = pytest.mark.unit
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.fixture
@@ -116,35 +119,27 @@ def test_up_keeps_the_delays_of_its_options(running: Home) -> None:
     assert running.settings() == {"bootSeconds": 1.5, "gpuDelaySeconds": 0.5}
 
 
-def test_a_full_disk_is_one_line_with_what_is_needed(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Usage(NamedTuple):
-        free: int
-
-    monkeypatch.setattr(lifecycle.shutil, "disk_usage", lambda _: Usage(free=5_000_000))
-    with pytest.raises(CloudError, match="is full: 5 MB free, 1000 MB are needed"):
-        lifecycle.up(home, lambda _: None)
-
-
-def test_a_write_that_finds_no_space_is_the_same_line(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(lifecycle, "write_atomically", full)
-    with pytest.raises(CloudError, match=r"the disk of .* is full: free some space"):
-        lifecycle.up(home, lambda _: None)
-
-
-def test_a_machine_without_namespaces_says_so_in_one_line(
-    home: Home, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("owner", "name", "fault", "message"),
+    [
+        (shutil, "disk_usage", lambda _: Mock(free=5_000_000), "is full: 5 MB free, 1000 MB are needed"),
+        (lifecycle, "write_atomically", Mock(side_effect=FULL), "the disk of .* is full: free some space"),
+        (
+            subprocess,
+            "run",
+            lambda command, **_: subprocess.CompletedProcess(command, 1, "", "Operation not\npermitted\n"),
+            "needs PID and mount namespaces: .*Operation not permitted",
+        ),
+    ],
+    ids=("disk", "write", "namespaces"),
+)
+def test_up_names_what_the_machine_lacks_in_one_line(
+    home: Home, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, fault: Any, message: str
 ) -> None:
-    def refused(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess(
-            command, 1, "", "unshare: unshare failed: Operation not permitted\n"
-        )
-
-    monkeypatch.setattr(namespaces.subprocess, "run", refused)
-    with pytest.raises(CloudError, match=r"needs PID and mount namespaces: .*Operation not permitted"):
+    monkeypatch.setattr(owner, name, fault)
+    with pytest.raises(CloudError, match=message) as refused:
         lifecycle.up(home, lambda _: None)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.fixture
