@@ -233,9 +233,6 @@ def _short(error: Exception) -> str:
 
 def _tls(connection: Connection) -> ssl.SSLContext:
     context = ssl.create_default_context(cadata=connection.authority)
-    if connection.insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
     pair = client_certificate(connection.user)
     if pair:
         # The ssl module reads certificates only from files. These files are private and are deleted at once.

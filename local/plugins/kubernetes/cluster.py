@@ -2,13 +2,47 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from dataclasses import dataclass
 
 from local.plugins.kubernetes import objects
 from local.plugins.kubernetes.client import Client, Unreachable
 from local.plugins.kubernetes.kubeconfig import load
-from local.plugins.kubernetes.settings import Settings
 from local.plugins.provider import ProviderError
+from local.plugins.values import Props, decode_json
+
+_SERVED = ("kubeconfig", "deleteUnreachable", "enableServerSideApply")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of the provider resource that this plugin serves. It refuses all others."""
+
+    # The content of the kubeconfig.
+    kubeconfig: str = ""
+    # If a cluster does not answer, its objects are gone, too.
+    delete_unreachable: bool = False
+
+    @classmethod
+    def parse(cls, inputs: Props) -> Settings:
+        """Read the settings. The SDK sends all values except texts as JSON. None, false and empty values are accepted.
+
+        Raises:
+            ProviderError: A setting is refused. The message names it.
+        """
+        values = {name: decode_json(value) for name, value in inputs.items() if name != "kubeconfig"}
+        refused = [name for name, value in values.items() if value and name not in _SERVED]
+        if values.get("enableServerSideApply") is False:
+            refused.append("enableServerSideApply: false")
+        if refused:
+            raise ProviderError(
+                f"the local kubernetes plugin does not support the setting {', '.join(refused)}"
+            )
+        delete_unreachable = values.get("deleteUnreachable")
+        if delete_unreachable is None:
+            delete_unreachable = os.environ.get("PULUMI_K8S_DELETE_UNREACHABLE", "").lower() in ("1", "true")
+        return cls(inputs.get("kubeconfig") or "", bool(delete_unreachable))
 
 
 class Cluster:
@@ -34,14 +68,11 @@ class Cluster:
         """
         with self._lock:
             if self._client is None:
-                settings = self.settings
-                self._client = Client(load(settings.kubeconfig, settings.context, settings.cluster))
+                self._client = Client(load(self.settings.kubeconfig))
             return self._client
 
     def default_namespace(self) -> str:
-        """Return the namespace of objects without one: the provider's, else that of the kubeconfig's context."""
-        if self.settings.namespace:
-            return self.settings.namespace
+        """Return the namespace of objects without one: that of the kubeconfig's context."""
         try:
             return self.client().connection.namespace
         except ProviderError:

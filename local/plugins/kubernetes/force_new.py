@@ -8,84 +8,27 @@ from __future__ import annotations
 
 from typing import Final
 
+from local.plugins.sdk import split_names
+
 ALWAYS: Final = ("apiVersion", "kind", "metadata.name", "metadata.namespace")
-_OF_CONTAINERS = (
-    "args",
-    "command",
-    "env",
-    "image",
-    "imagePullPolicy",
-    "lifecycle",
-    "livenessProbe",
-    "ports",
-    "readinessProbe",
-    "resources",
-    "securityContext",
-    "stdin",
-    "stdinOnce",
-    "terminationMessagePath",
-    "terminationMessagePolicy",
-    "tty",
-    "volumeDevices",
-    "volumeMounts",
-    "workingDir",
-)
-_OF_PODS = (
-    "affinity",
-    "automountServiceAccountToken",
-    "dnsConfig",
-    "dnsPolicy",
-    "enableServiceLinks",
-    "hostAliases",
-    "hostIPC",
-    "hostNetwork",
-    "hostPID",
-    "hostname",
-    "imagePullSecrets",
-    "nodeName",
-    "nodeSelector",
-    "overhead",
-    "preemptionPolicy",
-    "priority",
-    "priorityClassName",
-    "readinessGates",
-    "restartPolicy",
-    "runtimeClassName",
-    "schedulerName",
-    "securityContext",
-    "serviceAccount",
-    "serviceAccountName",
-    "shareProcessNamespace",
-    "subdomain",
-    "terminationGracePeriodSeconds",
-    "volumes",
-)
-_OF_VOLUMES = (
-    "awsElasticBlockStore",
-    "azureDisk",
-    "azureFile",
-    "cephfs",
-    "cinder",
-    "csi",
-    "fc",
-    "flexVolume",
-    "flocker",
-    "gcePersistentDisk",
-    "glusterfs",
-    "hostPath",
-    "iscsi",
-    "local",
-    "nfs",
-    "photonPersistentDisk",
-    "portworxVolume",
-    "quobyte",
-    "rbd",
-    "scaleIO",
-    "storageos",
-    "vsphereVolume",
-)
+_OF_CONTAINERS = split_names("""
+    args command env image imagePullPolicy lifecycle livenessProbe ports readinessProbe resources
+    securityContext stdin stdinOnce terminationMessagePath terminationMessagePolicy tty volumeDevices
+    volumeMounts workingDir
+""")
+_OF_PODS = split_names("""
+    affinity automountServiceAccountToken dnsConfig dnsPolicy enableServiceLinks hostAliases hostIPC
+    hostNetwork hostPID hostname imagePullSecrets nodeName nodeSelector overhead preemptionPolicy priority
+    priorityClassName readinessGates restartPolicy runtimeClassName schedulerName securityContext
+    serviceAccount serviceAccountName shareProcessNamespace subdomain terminationGracePeriodSeconds
+    volumes
+""")
+_OF_VOLUMES = split_names("""
+    awsElasticBlockStore azureDisk azureFile cephfs cinder csi fc flexVolume flocker gcePersistentDisk
+    glusterfs hostPath iscsi local nfs photonPersistentDisk portworxVolume quobyte rbd scaleIO storageos
+    vsphereVolume
+""")
 TABLE: Final[dict[tuple[str, str], tuple[str, ...]]] = {
-    # These two only if the provider's settings do not make them mutable.
     ("v1", "ConfigMap"): ("data", "binaryData"),
     ("v1", "Secret"): ("data", "stringData", "type"),
     ("v1", "Service"): ("spec.clusterIP",),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from local.plugins import sdk
 from local.plugins.kubernetes import objects
 from local.plugins.kubernetes.cluster import Cluster
-from local.plugins.kubernetes.helm_command import Helm, HelmError, install_arguments
+from local.plugins.kubernetes.helm_command import DEFAULT_TIMEOUT, Helm, HelmError, install_arguments
 from local.plugins.kubernetes.projection import project
 from local.plugins.provider import (
     CheckRequest,
@@ -28,20 +29,12 @@ from local.plugins.provider import (
     ReadResult,
     UpdateRequest,
 )
-from local.plugins.values import (
-    UNKNOWN,
-    Props,
-    asset_bytes,
-    contains_unknown,
-    diff_paths,
-    is_unknown,
-)
+from local.plugins.values import UNKNOWN, Props, contains_unknown, diff_paths, is_unknown
 
-# Inputs of the official resource that would have another effect here. They are refused if set.
-_REFUSED = ("disableCRDHooks", "lint", "manifest", "recreatePods")
+# All others of the official resource are refused if set.
+_SERVED = sdk.split_names("atomic chart name namespace skipCrds timeout values version")
 # It is in the inputs so that an edited chart directory is a change. The engine does not show such a property.
 _CHECKSUM = "__chartChecksum"
-_AUTONAMED = "__autonamed"
 _COMPUTED = ("compat", "resourceNames", "status")
 
 
@@ -53,23 +46,19 @@ class Releases:
         self._cluster = cluster
 
     def check(self, request: CheckRequest, inputs: Props) -> CheckResult:
-        """Fill in names, defaults and the checksum of a local chart, and merge values files under the values."""
+        """Fill in the namespace and the checksum of a local chart."""
         failures = sdk.check_inputs(request.type, inputs)
-        for name in _REFUSED:
-            value = inputs.get(name)
-            if is_unknown(value) or value:
+        wrong = {failure.path for failure in failures}
+        checked = {key: value for key, value in inputs.items() if key not in _COMPUTED}
+        for name, value in checked.items():
+            is_other = name not in _SERVED and name not in wrong and not name.startswith("__")
+            if is_other and (is_unknown(value) or value):
                 failures.append(Failure(name, f"{request.type}: {name} is not supported by the local plugin"))
-        if inputs.get("chart") is None:
-            failures.append(
-                Failure("chart", f"{request.type}: chart is missing; a name, a path or an oci:// URL")
-            )
+        for name in ("chart", "name"):
+            if name not in checked:
+                failures.append(Failure(name, f"{request.type}: {name} is missing; it must be set"))
         if failures:
             return CheckResult(inputs, failures)
-        checked = {key: value for key, value in inputs.items() if key not in _COMPUTED}
-        old = request.old_inputs or {}
-        if checked.get("name") is None:
-            kept = old.get("name") if old.get(_AUTONAMED) else None
-            checked.update({"name": kept or request.auto_name(digits=8), _AUTONAMED: True})
         checked.setdefault("namespace", self._cluster.default_namespace())
         chart = checked["chart"]
         if not is_unknown(chart):
@@ -139,19 +128,13 @@ class Releases:
     def delete(self, request: DeleteRequest) -> None:
         """Uninstall and wait until the objects are gone."""
         namespace, name = objects.split_id(request.id)
-        inputs = {**request.outputs, **request.inputs}
+        seconds = int(request.timeout or request.inputs.get("timeout") or DEFAULT_TIMEOUT)
         arguments = ["uninstall", name, "--namespace", namespace or "default", "--ignore-not-found"]
-        seconds = int(request.timeout or inputs.get("timeout") or 300)
-        if not inputs.get("skipAwait"):
-            arguments += ["--wait", "--cascade", "foreground"]
-        if inputs.get("disableWebhooks"):
-            arguments.append("--no-hooks")
-        self._helm().run(
-            [*arguments, "--timeout", f"{seconds}s"], progress=self._progress(request.urn, "uninstall")
-        )
+        arguments += ["--wait", "--cascade", "foreground", "--timeout", f"{seconds}s"]
+        self._helm().run(arguments, progress=self._progress(request.urn, "uninstall"))
 
     def _helm(self) -> Helm:
-        return Helm(self._cluster.client().connection, self._cluster.settings.helm_environment)
+        return Helm(self._cluster.client().connection)
 
     def _progress(self, urn: str, verb: str) -> Any:
         return lambda seconds: self._provider.engine.status(urn, f"helm {verb}: waiting, {seconds:.0f} s")
@@ -162,7 +145,7 @@ class Releases:
         try:
             helm.run(
                 install_arguments(inputs, upgrade=upgrade),
-                stdin=json.dumps(merged_values(inputs)),
+                stdin=json.dumps(objects.without_null(inputs.get("values") or {})),
                 progress=self._progress(urn, verb),
             )
         except HelmError as error:
@@ -228,26 +211,11 @@ def chart_checksum(chart: Path) -> str | None:
     return digest.hexdigest()
 
 
-def merged_values(inputs: Props) -> Props:
-    """Return the values for Helm: the values files in their order, then the values; null only where allowed."""
-    merged: Props = {}
-    if inputs.get("valueYamlFiles"):
-        import yaml
-
-        for asset in inputs["valueYamlFiles"]:
-            merged = _merge(merged, yaml.safe_load(asset_bytes(asset)) or {})
-    merged = _merge(merged, inputs.get("values") or {})
-    return merged if inputs.get("allowNullValues") else _without_null(merged)
-
-
 def resource_names(manifest: str, namespace: str) -> dict[str, list[str]]:
     """Return the objects of a release: `Deployment.apps/apps/v1` -> [`kube-system/karpenter`]."""
-    import yaml
-
-    from local.plugins.kubernetes.documents import Loader
-
     names: dict[str, list[str]] = {}
-    for document in yaml.load_all(manifest, Loader=Loader):
+    # The parser in C needs a second for the definitions of Karpenter, the other one ten.
+    for document in yaml.load_all(manifest, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         if not document:
             continue
         api_version, kind = document["apiVersion"], document["kind"]
@@ -282,25 +250,7 @@ def _visible(inputs: Props) -> Props:
 
 def _comparable(inputs: Props) -> Props:
     """Return the inputs for a comparison. The checksum replaces the chart."""
-    result = {
-        key: value
-        for key, value in inputs.items()
-        if value is not None and key not in (_AUTONAMED, _CHECKSUM)
-    }
+    result = {key: value for key, value in inputs.items() if value is not None and key != _CHECKSUM}
     if _CHECKSUM in inputs and not contains_unknown(result.get("chart")):
         result["chart"] = f"sha256:{inputs[_CHECKSUM]}"
     return result
-
-
-def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Props:
-    result = dict(base)
-    for key, value in over.items():
-        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
-        result[key] = _merge(result[key], value) if both else value
-    return result
-
-
-def _without_null(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_null(item) for key, item in value.items() if item is not None}
-    return value

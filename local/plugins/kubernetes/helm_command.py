@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,40 +17,6 @@ from local.plugins.kubernetes.kubeconfig import Connection
 from local.plugins.provider import ProviderError
 from local.plugins.values import Props
 
-# Input -> flag, for boolean options of `helm install` and `helm upgrade`.
-SWITCHES = {
-    "atomic": "--atomic",
-    "createNamespace": "--create-namespace",
-    "dependencyUpdate": "--dependency-update",
-    "devel": "--devel",
-    "disableOpenapiValidation": "--disable-openapi-validation",
-    "disableWebhooks": "--no-hooks",
-    "forceUpdate": "--force",
-    "renderSubchartNotes": "--render-subchart-notes",
-    "skipCrds": "--skip-crds",
-    "takeOwnership": "--take-ownership",
-    "verify": "--verify",
-}
-INSTALL_SWITCHES = {"replace": "--replace"}
-UPGRADE_SWITCHES = {
-    "cleanupOnFail": "--cleanup-on-fail",
-    "resetValues": "--reset-values",
-    "reuseValues": "--reuse-values",
-}
-OPTIONS = {
-    "version": "--version",
-    "description": "--description",
-    "keyring": "--keyring",
-    "postrender": "--post-renderer",
-}
-_REPOSITORY = {
-    "repo": "--repo",
-    "username": "--username",
-    "password": "--password",
-    "caFile": "--ca-file",
-    "certFile": "--cert-file",
-    "keyFile": "--key-file",
-}
 # Helm's own default (https://helm.sh/docs/helm/helm_install/), in seconds.
 DEFAULT_TIMEOUT = 300
 
@@ -66,9 +32,8 @@ class HelmError(ProviderError):
 class Helm:
     """Helm for one cluster. While a command runs, `progress` is called with the elapsed seconds."""
 
-    def __init__(self, connection: Connection, environment: Mapping[str, str]) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._environment = environment
 
     def run(
         self, arguments: list[str], *, stdin: str = "", progress: Callable[[float], None] | None = None
@@ -82,7 +47,7 @@ class Helm:
         what = f"helm {arguments[0]} {arguments[1] if len(arguments) > 1 else ''}".strip()
         with _in_memory(json.dumps(self._connection.document)) as kubeconfig, _in_memory(stdin) as values:
             command = ["helm", *[_path(values) if part == VALUES else part for part in arguments]]
-            environment = {**os.environ, **self._environment, "KUBECONFIG": _path(kubeconfig)}
+            environment = {**os.environ, "KUBECONFIG": _path(kubeconfig)}
             try:
                 process = subprocess.Popen(
                     command,
@@ -134,27 +99,15 @@ def install_arguments(inputs: Props, *, upgrade: bool) -> list[str]:
 
     `VALUES` is the placeholder for the file with the values.
     """
-    verb = (
-        ["upgrade", inputs["name"], inputs["chart"], "--install"]
-        if upgrade
-        else ["install", inputs["name"], inputs["chart"]]
-    )
-    arguments = [*verb, "--namespace", inputs["namespace"], "--values", VALUES]
-    switches = {**SWITCHES, **(UPGRADE_SWITCHES if upgrade else INSTALL_SWITCHES)}
-    arguments += [flag for name, flag in switches.items() if inputs.get(name)]
-    for name, flag in OPTIONS.items():
-        if inputs.get(name):
-            arguments += [flag, str(inputs[name])]
-    for name, flag in _REPOSITORY.items():
-        value = (inputs.get("repositoryOpts") or {}).get(name)
-        if value:
-            arguments += [flag, str(value)]
-    if upgrade and inputs.get("maxHistory") is not None:
-        arguments += ["--history-max", str(inputs["maxHistory"])]
-    if not inputs.get("skipAwait") or inputs.get("atomic"):
-        arguments.append("--wait")
-        if inputs.get("waitForJobs"):
-            arguments.append("--wait-for-jobs")
+    name, chart = inputs["name"], inputs["chart"]
+    arguments = ["upgrade", name, chart, "--install"] if upgrade else ["install", name, chart]
+    arguments += ["--namespace", inputs["namespace"], "--values", VALUES, "--wait"]
+    if inputs.get("atomic"):
+        arguments.append("--atomic")
+    if inputs.get("skipCrds"):
+        arguments.append("--skip-crds")
+    if inputs.get("version"):
+        arguments += ["--version", str(inputs["version"])]
     return [*arguments, "--timeout", f"{int(inputs.get('timeout') or DEFAULT_TIMEOUT)}s"]
 
 

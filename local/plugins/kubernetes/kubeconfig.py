@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from local.home import expand
+import yaml
+
 from local.plugins.provider import ProviderError
 
 # The time limit of a credential plugin, and how long before expiry its token is renewed, in seconds.
@@ -29,38 +30,39 @@ _RENEW_BEFORE = timedelta(seconds=30)
 
 @dataclass(frozen=True)
 class Connection:
-    """The API server and the user. `document` is the kubeconfig with the chosen context as current one."""
+    """The API server and the user of the current context, and the whole kubeconfig."""
 
     server: str
     namespace: str
     authority: str | None
-    insecure: bool
     user: Mapping[str, Any]
     document: Mapping[str, Any] = field(repr=False)
 
 
-def load(text: str | None, context: str | None = None, cluster: str | None = None) -> Connection:
-    """Read a kubeconfig from its content or its file; None means `$KUBECONFIG` or `~/.kube/config`.
+def load(text: str) -> Connection:
+    """Read the content of a kubeconfig.
 
     Raises:
-        ProviderError: It is not readable, refers to an entry that it lacks, or has a server on another host.
+        ProviderError: It is no kubeconfig, refers to an entry that it lacks, or has a server on another host.
     """
-    document, place = _document(text)
-    chosen = context or document.get("current-context") or ""
-    settings = _named(document, "contexts", "context", chosen, place)
-    server_name = cluster or str(settings.get("cluster", ""))
-    server = _named(document, "clusters", "cluster", server_name, place)
-    user = _named(document, "users", "user", settings["user"], place) if settings.get("user") else {}
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ProviderError(f"kubeconfig: is no YAML: {error}") from error
+    if not isinstance(document, dict):
+        raise ProviderError("kubeconfig: is no object; it must be the content of a kubeconfig, not a path")
+    context = _named(document, "contexts", "context", document.get("current-context") or "")
+    server = _named(document, "clusters", "cluster", str(context.get("cluster", "")))
+    user = _named(document, "users", "user", context["user"]) if context.get("user") else {}
     url = str(server.get("server", ""))
     refuse_foreign(url)
     authority = _content(server, "certificate-authority")
     return Connection(
         server=url.rstrip("/"),
-        namespace=str(settings.get("namespace") or "default"),
+        namespace=str(context.get("namespace") or "default"),
         authority=authority.decode() if authority else None,
-        insecure=bool(server.get("insecure-skip-tls-verify")),
         user=user,
-        document=_with_context(document, settings, server_name, chosen),
+        document=document,
     )
 
 
@@ -86,7 +88,7 @@ def client_certificate(user: Mapping[str, Any]) -> tuple[bytes, bytes] | None:
 
 
 class Token:
-    """The bearer token of a user: fixed, from a file, or from a credential plugin (kept until it expires)."""
+    """The bearer token of a user: fixed, or from a credential plugin (kept until it expires)."""
 
     def __init__(self, user: Mapping[str, Any]) -> None:
         self._user = user
@@ -100,8 +102,6 @@ class Token:
         Raises:
             ProviderError: The credential plugin failed.
         """
-        if "tokenFile" in self._user:
-            return Path(self._user["tokenFile"]).read_text().strip()
         if "exec" not in self._user:
             return self._user.get("token")
         with self._lock:
@@ -145,44 +145,13 @@ def _run_plugin(settings: Mapping[str, Any]) -> tuple[str, datetime | None]:
     return token, datetime.fromisoformat(expires.replace("Z", "+00:00")) if expires else None
 
 
-def _document(text: str | None) -> tuple[dict[str, Any], str]:
-    place = "the kubeconfig given"
-    if text is None or not text.strip():
-        path = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0] or str(Path.home() / ".kube" / "config")
-        text = path
-    if "\n" not in text and not text.lstrip().startswith("{"):
-        place = text
-        try:
-            text = expand("KUBECONFIG", text).read_text()
-        except OSError as error:
-            raise ProviderError(f"kubeconfig: {place} can't be read: {error.strerror}") from error
-    document = _parse(text, place)
-    if not isinstance(document, dict):
-        raise ProviderError(f"kubeconfig: {place} holds no object")
-    return document, place
-
-
-def _parse(text: str, place: str) -> Any:
-    if text.lstrip().startswith("{"):
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            raise ProviderError(f"kubeconfig: {place} is no JSON: {error}") from error
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ProviderError(f"kubeconfig: {place} is no YAML: {error}") from error
-
-
-def _named(document: Mapping[str, Any], listed: str, inner: str, name: str, place: str) -> dict[str, Any]:
+def _named(document: Mapping[str, Any], listed: str, inner: str, name: str) -> dict[str, Any]:
     for entry in document.get(listed) or []:
         if entry.get("name") == name:
             found: dict[str, Any] = entry.get(inner) or {}
             return found
     known = ", ".join(str(entry.get("name")) for entry in document.get(listed) or []) or "none"
-    raise ProviderError(f"kubeconfig: {place} has no {inner} {name!r} under {listed} (there: {known})")
+    raise ProviderError(f"kubeconfig: has no {inner} {name!r} under {listed} (there: {known})")
 
 
 def _content(settings: Mapping[str, Any], key: str) -> bytes | None:
@@ -191,11 +160,3 @@ def _content(settings: Mapping[str, Any], key: str) -> bytes | None:
         return base64.b64decode(data)
     path = settings.get(key)
     return Path(path).read_bytes() if path else None
-
-
-def _with_context(
-    document: Mapping[str, Any], settings: Mapping[str, Any], cluster: str, name: str
-) -> dict[str, Any]:
-    others = [entry for entry in document.get("contexts") or [] if entry.get("name") != name]
-    chosen = {"name": name, "context": {**settings, "cluster": cluster}}
-    return {**document, "contexts": [*others, chosen], "current-context": name}

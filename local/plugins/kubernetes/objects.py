@@ -7,12 +7,12 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+from local.plugins.sdk import split_names
 from local.plugins.values import UNKNOWN, Props, Secret, is_unknown
 
 AUTONAMED = "pulumi.com/autonamed"
 DELETION_PROPAGATION = "pulumi.com/deletionPropagationPolicy"
 PATCH_FORCE = "pulumi.com/patchForce"
-REPLACE_UNREADY = "pulumi.com/replaceUnready"
 SKIP_AWAIT = "pulumi.com/skipAwait"
 TIMEOUT_SECONDS = "pulumi.com/timeoutSeconds"
 WAIT_FOR = "pulumi.com/waitFor"
@@ -20,44 +20,16 @@ WAIT_FOR = "pulumi.com/waitFor"
 # Outputs of this plugin. The engine shows no property with two leading underscores.
 FIELD_MANAGER = "__fieldManager"
 
-CLUSTER_SCOPED = frozenset(
-    [
-        "APIService",
-        "CertificateSigningRequest",
-        "ClusterRole",
-        "ClusterRoleBinding",
-        "ClusterTrustBundle",
-        "ComponentStatus",
-        "CSIDriver",
-        "CSINode",
-        "CustomResourceDefinition",
-        "DeviceClass",
-        "FlowSchema",
-        "IngressClass",
-        "IPAddress",
-        "MutatingAdmissionPolicy",
-        "MutatingAdmissionPolicyBinding",
-        "MutatingWebhookConfiguration",
-        "Namespace",
-        "Node",
-        "PersistentVolume",
-        "PriorityClass",
-        "PriorityLevelConfiguration",
-        "ResourceSlice",
-        "RuntimeClass",
-        "SelfSubjectReview",
-        "ServiceCIDR",
-        "StorageClass",
-        "StorageVersion",
-        "StorageVersionMigration",
-        "SubjectAccessReview",
-        "TokenReview",
-        "ValidatingAdmissionPolicy",
-        "ValidatingAdmissionPolicyBinding",
-        "ValidatingWebhookConfiguration",
-        "VolumeAttachment",
-        "VolumeAttributesClass",
-    ]
+CLUSTER_SCOPED = split_names(
+    """
+    APIService CertificateSigningRequest ClusterRole ClusterRoleBinding ClusterTrustBundle ComponentStatus
+    CSIDriver CSINode CustomResourceDefinition DeviceClass FlowSchema IngressClass IPAddress
+    MutatingAdmissionPolicy MutatingAdmissionPolicyBinding MutatingWebhookConfiguration Namespace Node
+    PersistentVolume PriorityClass PriorityLevelConfiguration ResourceSlice RuntimeClass SelfSubjectReview
+    ServiceCIDR StorageClass StorageVersion StorageVersionMigration SubjectAccessReview TokenReview
+    ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding ValidatingWebhookConfiguration
+    VolumeAttachment VolumeAttributesClass
+    """
 )
 
 
@@ -77,11 +49,6 @@ def is_patch(token: str) -> bool:
     """
     _, group_version, kind = token.split(":")
     return kind.endswith("Patch") and is_builtin(group_version.removeprefix("core/"))
-
-
-def token_of(api_version: str, kind: str) -> str:
-    """Return the token of the resource for such an object."""
-    return f"kubernetes:{api_version if '/' in api_version else f'core/{api_version}'}:{kind}"
 
 
 def is_builtin(api_version: str) -> bool:
@@ -152,7 +119,7 @@ def with_defaults(
 def manifest(inputs: Props) -> Props:
     """Return the object for the API server: the inputs without fields that users can't set."""
     sent = {key: value for key, value in inputs.items() if not key.startswith("__") and key != "status"}
-    result: Props = _without_null(sent)
+    result: Props = without_null(sent)
     return result
 
 
@@ -181,16 +148,6 @@ def describe(inputs: Mapping[str, Any]) -> str:
     return f"{inputs.get('kind')} {object_id(metadata.get('namespace'), str(metadata.get('name')))}"
 
 
-def with_schema_keys(value: Any) -> Any:
-    """Return a CustomResourceDefinition with the API's keys.
-
-    The SDK writes `x-kubernetes-...` and `$ref` as identifiers.
-    """
-    if isinstance(value, Mapping):
-        return {_dash(key): with_schema_keys(item) for key, item in value.items()}
-    return [with_schema_keys(item) for item in value] if isinstance(value, list) else value
-
-
 def foreseen(inputs: Props) -> Props:
     """Return the outputs of an object in a preview. Values that the API server will set are unknown."""
     result: Props = {"status": UNKNOWN, **copy.deepcopy(inputs)}
@@ -208,13 +165,8 @@ def merged(base: Any, over: Any) -> Any:
     return {**base, **{key: merged(base.get(key), item) for key, item in over.items()}}
 
 
-def _dash(key: str) -> str:
-    if key.startswith("x_kubernetes_"):
-        return key.replace("_", "-")
-    return {"_ref": "$ref", "_schema": "$schema", "_default": "default", "not_": "not"}.get(key, key)
-
-
-def _without_null(value: Any) -> Any:
+def without_null(value: Any) -> Any:
+    """Return the value without the null entries of its objects."""
     if isinstance(value, Mapping):
-        return {key: _without_null(item) for key, item in value.items() if item is not None}
-    return [_without_null(item) for item in value] if isinstance(value, list) else value
+        return {key: without_null(item) for key, item in value.items() if item is not None}
+    return [without_null(item) for item in value] if isinstance(value, list) else value

@@ -1,17 +1,12 @@
-"""The provider `kubernetes`. It dispatches to objects, Helm releases and components."""
+"""The provider `kubernetes`. It dispatches to objects and Helm releases."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
 
 from local.plugins import sdk
 from local.plugins.kubernetes import objects, replacement, resources
 from local.plugins.kubernetes.client import UnknownKind, Unreachable
-from local.plugins.kubernetes.cluster import Cluster
+from local.plugins.kubernetes.cluster import Cluster, Settings
 from local.plugins.kubernetes.helm import Releases
-from local.plugins.kubernetes.settings import Settings
 from local.plugins.provider import (
     CheckRequest,
     CheckResult,
@@ -69,10 +64,6 @@ class KubernetesProvider(Provider):
                 reason = f"{request.type}: {key} is {inputs[key]!r}; it must be {wanted!r}"
                 failures.append(Failure(key, reason))
         namespace = self._namespace_for(api_version, kind, request.old_inputs)
-        if kind == "CustomResourceDefinition":
-            inputs = objects.with_schema_keys(
-                {key: value for key, value in inputs.items() if key != "status"}
-            )
         checked = objects.with_defaults(
             inputs,
             api_version,
@@ -101,7 +92,7 @@ class KubernetesProvider(Provider):
         changed = diff_paths(old, new)
         if not changed:
             return DiffResult(changes=False)
-        replaces = replacement.find_replacements(new, changed, self._cluster.settings.mutable_kinds)
+        replaces = replacement.find_replacements(new, changed)
         if not replaces and not contains_unknown(new):
             replaces = self._refused(request, list(changed))
         return DiffResult(
@@ -112,7 +103,7 @@ class KubernetesProvider(Provider):
         """Ask the API server whether the change is possible. Without a connection, assume that it is."""
         manager = self._manager(request.urn, request.old_outputs)
         try:
-            error = resources.dry_run(self._cluster.client(), request.inputs, manager, force=True)
+            error = resources.dry_run(self._cluster.client(), request.inputs, manager)
         except (Unreachable, UnknownKind, ProviderError):
             return []
         if error is None:
@@ -124,10 +115,7 @@ class KubernetesProvider(Provider):
             return self._releases.create(request)
         if request.preview:
             return "", objects.foreseen(request.inputs)
-        manager = objects.field_manager(request.urn)
-        call = self._call(request, manager, request.timeout)
-        if objects.is_patch(request.type):
-            call = replace(call, upsert=True)
+        call = self._call(request, objects.field_manager(request.urn))
         return resources.create(self._cluster.client(), request.inputs, call)
 
     def read(self, request: ReadRequest) -> ReadResult | None:
@@ -152,9 +140,7 @@ class KubernetesProvider(Provider):
         if request.preview:
             foreseen: Props = objects.merged(request.old_outputs, request.inputs)
             return foreseen
-        return resources.update(
-            self._cluster.client(), request.inputs, self._call(request, manager, request.timeout)
-        )
+        return resources.update(self._cluster.client(), request.inputs, self._call(request, manager))
 
     def delete(self, request: DeleteRequest) -> None:
         if self._gone_with_its_cluster():
@@ -164,7 +150,7 @@ class KubernetesProvider(Provider):
             return
         api_version, kind = objects.api_version_and_kind(request.type)
         state = {"apiVersion": api_version, "kind": kind, **request.outputs}
-        call = self._call(request, self._manager(request.urn, request.outputs), request.timeout)
+        call = self._call(request, self._manager(request.urn, request.outputs))
         end = resources.give_up if objects.is_patch(request.type) else resources.delete
         try:
             end(self._cluster.client(), request.id, state, call)
@@ -176,23 +162,16 @@ class KubernetesProvider(Provider):
         """Return whether the cluster does not answer, and the settings say that its objects are gone then."""
         return self._cluster.settings.delete_unreachable and not self._cluster.answers()
 
-    def construct(self, name: str, resource_type: str, inputs: Mapping[str, Any], options: Any) -> Any:
-        from local.plugins.kubernetes.components import construct
-
-        return construct(self._cluster, name, resource_type, inputs, options)
-
     def _manager(self, urn: str, outputs: Props) -> str:
         return str(outputs.get(objects.FIELD_MANAGER) or objects.field_manager(urn))
 
-    def _call(self, request: Any, manager: str, timeout: float | None) -> resources.Call:
+    def _call(self, request: CreateRequest | UpdateRequest | DeleteRequest, manager: str) -> resources.Call:
         return resources.Call(
-            urn=request.urn,
             manager=manager,
-            timeout=timeout,
+            timeout=request.timeout,
             status=lambda text: self.engine.status(request.urn, text),
             cancelled=self.cancelled,
-            force=self._cluster.settings.patch_force,
-            upsert=self._cluster.settings.upsert,
+            upsert=objects.is_patch(request.type),
         )
 
 

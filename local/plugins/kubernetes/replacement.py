@@ -13,7 +13,6 @@ from typing import Any
 from local.plugins.kubernetes.client import ApiError
 from local.plugins.kubernetes.force_new import ALWAYS, TABLE
 
-_MUTABLE = {"ConfigMap": ("data", "binaryData"), "Secret": ("data", "stringData")}
 _IMMUTABLE = re.compile(
     r"immutable|may not be changed|cannot be changed|updates to .* are forbidden", re.IGNORECASE
 )
@@ -24,17 +23,9 @@ def patterns(api_version: str, kind: str) -> tuple[str, ...]:
     return (*ALWAYS, *TABLE.get((api_version, kind), ()))
 
 
-def find_replacements(
-    inputs: Mapping[str, Any], changed: Iterable[str], mutable_kinds: frozenset[str] = frozenset()
-) -> list[str]:
-    """Return the changed property paths that the table replaces.
-
-    `mutable_kinds` has ConfigMap and Secret if the settings make them mutable.
-    """
-    kind = str(inputs.get("kind"))
-    found = patterns(str(inputs.get("apiVersion")), kind)
-    if kind in mutable_kinds:
-        found = tuple(pattern for pattern in found if pattern not in _MUTABLE[kind])
+def find_replacements(inputs: Mapping[str, Any], changed: Iterable[str]) -> list[str]:
+    """Return the changed property paths that the table replaces."""
+    found = patterns(str(inputs.get("apiVersion")), str(inputs.get("kind")))
     return [path for path in changed if any(_covers(pattern, path) for pattern in found)]
 
 

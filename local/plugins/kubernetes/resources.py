@@ -24,13 +24,12 @@ _POLL_FIRST, _POLL_LAST = 0.1, 1.0
 class Call:
     """The context of an operation: progress messages and the deadline."""
 
-    urn: str
     manager: str
     timeout: float | None
     status: Callable[[str], None]
     cancelled: threading.Event
-    force: bool = False
-    upsert: bool = False
+    # Whether the object may exist already.
+    upsert: bool
 
 
 def timeout_of(inputs: Props, asked: float | None) -> float:
@@ -116,11 +115,11 @@ def give_up(client: Client, resource_id: str, state: Props, call: Call) -> None:
     client.apply(kind, nothing, call.manager)
 
 
-def dry_run(client: Client, inputs: Props, manager: str, *, force: bool) -> ApiError | None:
+def dry_run(client: Client, inputs: Props, manager: str) -> ApiError | None:
     """Return the API server's error for an update, or None if it accepts the update."""
     kind = client.kind(inputs["apiVersion"], inputs["kind"])
     try:
-        client.apply(kind, objects.manifest(inputs), manager, force=force, dry_run=True)
+        client.apply(kind, objects.manifest(inputs), manager, force=True, dry_run=True)
     except ApiError as error:
         return error
     return None
@@ -144,16 +143,14 @@ def _make_way(client: Client, kind: Kind, inputs: Props, call: Call) -> None:
     ended = _wait(check, timeout_of(inputs, call.timeout), call)
     if ended.failed and not call.upsert:
         raise ProviderError(
-            f"{kind.plural} {place!r} already exists (AlreadyExists); import it with id {place}, delete it, "
-            "or set upsertExistingObjects on the provider"
+            f"{kind.plural} {place!r} already exists (AlreadyExists); import it with id {place}, or delete it"
         )
     if not ended.ready and not ended.failed:
         raise ProviderError(f"{kind.plural} {place!r} can't be created: {ended.text}")
 
 
 def _apply_and_wait(client: Client, kind: Kind, inputs: Props, call: Call) -> tuple[str, Props]:
-    force = call.force or objects.flag(inputs, objects.PATCH_FORCE)
-    live = _apply(client, kind, inputs, call.manager, force=force)
+    live = _apply(client, kind, inputs, call.manager)
     identity = objects.object_id(live["metadata"].get("namespace"), live["metadata"]["name"])
     if objects.flag(inputs, objects.SKIP_AWAIT):
         return identity, objects.outputs(live, call.manager, inputs)
@@ -174,8 +171,9 @@ def _apply_and_wait(client: Client, kind: Kind, inputs: Props, call: Call) -> tu
     return identity, outputs
 
 
-def _apply(client: Client, kind: Kind, inputs: Props, manager: str, *, force: bool) -> Props:
+def _apply(client: Client, kind: Kind, inputs: Props, manager: str) -> Props:
     """Apply the object server-side. A new namespace may need another moment."""
+    force = objects.flag(inputs, objects.PATCH_FORCE)
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:

@@ -11,8 +11,8 @@ import pytest
 
 from local.plugins.kubernetes import readiness
 from local.plugins.kubernetes.client import ApiError, Client, Kind
+from local.plugins.kubernetes.cluster import Settings
 from local.plugins.kubernetes.kubeconfig import Token, load
-from local.plugins.kubernetes.settings import Settings
 from local.plugins.provider import ProviderError
 
 pytestmark = pytest.mark.unit
@@ -29,13 +29,10 @@ def kubeconfig(server: str = "https://127.0.0.1:6443", **context: str) -> str:
     )
 
 
-def test_a_kubeconfig_is_read_from_its_content_and_from_a_file(tmp_path: Any) -> None:
-    path = tmp_path / "config"
-    path.write_text(kubeconfig(namespace="team"))
-    for text in (path.read_text(), str(path)):
-        found = load(text)
-        assert (found.server, found.namespace) == ("https://127.0.0.1:6443", "team")
-        assert Token(found.user).get() == "t"
+def test_kubeconfig_names_server_namespace_and_token() -> None:
+    found = load(kubeconfig(namespace="team"))
+    assert (found.server, found.namespace) == ("https://127.0.0.1:6443", "team")
+    assert Token(found.user).get() == "t"
 
 
 @pytest.mark.parametrize(
@@ -50,9 +47,9 @@ def test_an_api_server_that_is_not_on_this_machine_is_refused(server: str) -> No
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "no JSON"),
-        ("/does/not/exist", "can't be read"),
-        ("~nobody2/config", "there is no such user"),
+        ("{", "no YAML"),
+        ("", "no object"),
+        ("/a/file", "not a path"),
         (kubeconfig().replace('"x"}', '"y"}'), "has no context 'y'"),
     ],
 )
@@ -92,7 +89,10 @@ def test_settings_that_are_not_served_are_refused_by_name() -> None:
         Settings.parse({"renderYamlToDirectory": "out"})
     with pytest.raises(ProviderError, match="enableServerSideApply: false"):
         Settings.parse({"enableServerSideApply": "false"})
-    assert Settings.parse({"enableConfigMapMutable": "true"}).mutable_kinds == {"ConfigMap"}
+    with pytest.raises(ProviderError, match="enableConfigMapMutable"):
+        Settings.parse({"enableConfigMapMutable": "true"})
+    found = Settings.parse({"kubeconfig": "{}", "deleteUnreachable": "true", "enablePatchForce": "false"})
+    assert found == Settings(kubeconfig="{}", delete_unreachable=True)
 
 
 class FakeClient:

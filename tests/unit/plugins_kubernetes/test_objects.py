@@ -18,9 +18,8 @@ URN = "urn:pulumi:dev::p::{}::web"
 
 
 @pytest.fixture
-def provider(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> KubernetesProvider:
+def provider() -> KubernetesProvider:
     """Without a cluster: nothing in here may need one."""
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     return KubernetesProvider()
 
 
@@ -48,20 +47,22 @@ def config_map(name: str, **data: Any) -> dict[str, Any]:
     }
 
 
-def test_tokens_and_api_versions_are_two_spellings() -> None:
-    for token, pair in {
-        "kubernetes:core/v1:Pod": ("v1", "Pod"),
-        "kubernetes:apps/v1:Deployment": ("apps/v1", "Deployment"),
-        "kubernetes:karpenter.sh/v1:NodePool": ("karpenter.sh/v1", "NodePool"),
-    }.items():
-        assert objects.api_version_and_kind(token) == pair
-        assert objects.token_of(*pair) == token
+@pytest.mark.parametrize(
+    ("token", "pair"),
+    [
+        ("kubernetes:core/v1:Pod", ("v1", "Pod")),
+        ("kubernetes:apps/v1:Deployment", ("apps/v1", "Deployment")),
+        ("kubernetes:karpenter.sh/v1:NodePool", ("karpenter.sh/v1", "NodePool")),
+        ("kubernetes:core/v1:ServiceAccountPatch", ("v1", "ServiceAccount")),
+        # A kind of somebody's own may have such a name.
+        ("kubernetes:kuma.io/v1:MeshProxyPatch", ("kuma.io/v1", "MeshProxyPatch")),
+    ],
+)
+def test_token_names_api_version_and_kind(token: str, pair: tuple[str, str]) -> None:
+    assert objects.api_version_and_kind(token) == pair
 
 
 def test_a_patch_is_of_the_kind_that_it_patches(provider: KubernetesProvider) -> None:
-    assert objects.api_version_and_kind("kubernetes:core/v1:ServiceAccountPatch") == ("v1", "ServiceAccount")
-    # A kind of somebody's own may have such a name.
-    assert objects.api_version_and_kind("kubernetes:kuma.io/v1:MeshProxyPatch")[1] == "MeshProxyPatch"
     inputs = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
     found = check(provider, "kubernetes:core/v1:ServiceAccountPatch", inputs)
     assert found.failures == []
@@ -106,10 +107,11 @@ def test_a_name_of_the_program_is_left_alone_and_cluster_scoped_kinds_get_no_nam
         ("kubernetes:core/v1:ConfigMap", {"kind": "Secret"}, "must be 'ConfigMap'"),
         (
             "kubernetes:helm.sh/v3:Release",
-            {"chart": "c", "recreatePods": True},
+            {"chart": "c", "name": "n", "recreatePods": True},
             "recreatePods is not supported",
         ),
-        ("kubernetes:helm.sh/v3:Release", {"values": {}}, "chart is missing"),
+        ("kubernetes:helm.sh/v3:Release", {"name": "n", "values": {}}, "chart is missing"),
+        ("kubernetes:helm.sh/v3:Release", {"chart": "c"}, "name is missing"),
     ],
 )
 def test_what_the_official_sdk_does_not_have_is_refused_by_name(
@@ -137,11 +139,11 @@ def test_a_secret_object_is_secret_in_the_outputs_whatever_the_inputs_say() -> N
     assert "managedFields" not in found["metadata"]
 
 
-def test_schema_keys_of_a_definition_are_spelled_as_the_api_does(provider: KubernetesProvider) -> None:
-    inputs = {"spec": {"schema": {"x_kubernetes_preserve_unknown_fields": True, "_ref": "r"}}, "status": {}}
+def test_definition_keeps_its_schema_and_loses_its_status(provider: KubernetesProvider) -> None:
+    inputs = {"spec": {"schema": {"x-kubernetes-preserve-unknown-fields": True}}, "status": {}}
     found = check(provider, "kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition", inputs)
     assert found.failures == []
-    assert found.inputs["spec"] == {"schema": {"x-kubernetes-preserve-unknown-fields": True, "$ref": "r"}}
+    assert found.inputs["spec"] == inputs["spec"]
     assert "status" not in found.inputs
 
 
@@ -156,11 +158,6 @@ def test_changed_data_of_a_config_map_replaces_it_in_place_only_where_the_name_i
     automatic["metadata"]["annotations"] = {objects.AUTONAMED: "true"}
     old = {**automatic, "data": {"a": "1"}}
     assert not diff(provider, token, old, automatic).delete_before_replace
-
-
-def test_mutable_config_maps_are_updated() -> None:
-    new = config_map("x", a="2")
-    assert replacement.find_replacements(new, ["data.a"], frozenset({"ConfigMap"})) == []
 
 
 def test_status_is_no_difference(provider: KubernetesProvider) -> None:
