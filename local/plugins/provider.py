@@ -151,13 +151,9 @@ class ReadResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpdateRequest(Request):
+class UpdateRequest(DiffRequest):
     """A `DiffRequest` with `preview` and `timeout` (seconds) of `CreateRequest`."""
 
-    id: str
-    old_inputs: Props
-    old_outputs: Props
-    inputs: Props
     preview: bool
     timeout: float | None = None
 

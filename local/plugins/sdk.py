@@ -18,7 +18,7 @@ from typing import Any
 
 from local.plugins.protos import sdk_directory
 from local.plugins.provider import Failure
-from local.plugins.values import Props, is_asset, is_unknown, join_path
+from local.plugins.values import Props, is_unknown, join_path
 
 
 class UnknownTokenError(LookupError):
@@ -95,7 +95,7 @@ def check_inputs(token: str, inputs: Props) -> list[Failure]:
 
 def check_shape(shape: Shape, value: Any, path: str, owner: str) -> list[Failure]:
     """Return the unknown properties of one value of a known shape. `owner` names the resource in messages."""
-    if shape is None or value is None or is_unknown(value) or is_asset(value):
+    if shape is None or value is None or is_unknown(value):
         return []
     if isinstance(shape, Many):
         pairs: list[tuple[str, Any]] = []

@@ -5,7 +5,6 @@ On the wire, a property map is a protobuf `Struct`. Values that JSON lacks are o
 
 - a value that is not known yet (preview) is `UNKNOWN`;
 - `Secret(value)` marks a value as a secret (providers get inputs without it, see `mark_secrets`);
-- assets and archives stay dictionaries with their signature: see `is_asset`, `asset_path`, `asset_bytes`;
 - numbers without a fraction are `int`.
 """
 
@@ -14,12 +13,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 SIGNATURE = "4dabf18193072939515e22adb298388d"
-ASSET = "c44067f5952c0a294b673a41bacd8c17"
-ARCHIVE = "0def7320c3a5731c473e5ecbe6d01bc7"
 SECRET = "1b47061264138c4ac30d75fd1eb44270"
 RESOURCE = "5cf8f73096256a8f31e491e813e4eb8e"
 OUTPUT = "d0e6a833031e9bbcd3f4e8bde6ca49a4"
@@ -185,33 +181,6 @@ def fill_struct(struct: Any, props: Mapping[str, Any]) -> None:
         to_wire(item, struct.fields[key])
 
 
-def is_asset(value: object) -> bool:
-    """Return whether the value is an asset (one file) or an archive (a directory, or several files)."""
-    return isinstance(value, Mapping) and value.get(SIGNATURE) in (ASSET, ARCHIVE)
-
-
-def asset_path(value: Mapping[str, Any]) -> Path | None:
-    """Return the path of an asset or archive that is a file or directory, otherwise None."""
-    path = value.get("path")
-    return Path(path) if path else None
-
-
-def asset_bytes(value: Mapping[str, Any]) -> bytes:
-    """Return the content of an asset that is a text or a file.
-
-    Raises:
-        OSError: The file is not readable.
-        ValueError: It is an archive or a remote asset.
-    """
-    if value.get(SIGNATURE) == ASSET:
-        path = asset_path(value)
-        if path is not None:
-            return path.read_bytes()
-        if not value.get("uri"):
-            return str(value.get("text", "")).encode()
-    raise ValueError("only assets of text and of files are supported here, not archives or remote assets")
-
-
 def decode_json(value: Any) -> Any:
     """Decode a provider setting that SDKs encode: a text that is a JSON document becomes its value."""
     if not isinstance(value, str):
@@ -224,7 +193,7 @@ def decode_json(value: Any) -> Any:
 
 def diff_paths(old: Any, new: Any, path: str = "") -> dict[str, str]:
     """Return the different property paths with `add`, `delete` or `update`; unknown new values are updates."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping) and not is_asset(old) and not is_asset(new):
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
         found: dict[str, str] = {}
         for key in sorted({*old, *new}):
             inner = join_path(path, key)

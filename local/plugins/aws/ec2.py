@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from local.plugins.aws.cloud import Cloud, retry_busy
-from local.plugins.aws.resource import Props, Resource, plain_tags, search
+from local.plugins.aws.resource import Props, Resource, plain_tags
 from local.plugins.sdk import split_names
 
 
@@ -32,34 +32,6 @@ def _operations(noun: str) -> Props:
         "found": f"{noun}s[0]",
         "delete_op": f"delete_{snake}",
     }
-
-
-# ------------------------------------------------------------------------------------------------- VPCs
-
-
-def _live_vpc(cloud: Cloud, rid: str, _inputs: Props, _found: Any) -> Props:
-    """Return the ids of what AWS makes with a VPC."""
-    made: Props = {}
-    for name, operation, place, key, value in (
-        (
-            "mainRouteTableId",
-            "describe_route_tables",
-            "RouteTables[0].RouteTableId",
-            "association.main",
-            "true",
-        ),
-        (
-            "defaultSecurityGroupId",
-            "describe_security_groups",
-            "SecurityGroups[0].GroupId",
-            "group-name",
-            "default",
-        ),
-        ("defaultNetworkAclId", "describe_network_acls", "NetworkAcls[0].NetworkAclId", "default", "true"),
-    ):
-        filters = [{"Name": "vpc-id", "Values": [rid]}, {"Name": key, "Values": [value]}]
-        made[name] = search(place, cloud.call("ec2", operation)(Filters=filters))
-    return {**made, "defaultRouteTableId": made["mainRouteTableId"]}
 
 
 # ------------------------------------------------------------------------------------------------- gateways
@@ -200,11 +172,6 @@ def _revoke(cloud: Cloud, group: str, *directions: str) -> None:
         rules = live["IpPermissions" if direction == "ingress" else "IpPermissionsEgress"]
         if rules:
             getattr(ec2, f"revoke_security_group_{direction}")(GroupId=group, IpPermissions=rules)
-
-
-def _revoke_all(cloud: Cloud, rid: str, state: Props) -> None:
-    if state.get("revokeRulesOnDelete"):
-        _revoke(cloud, rid, "ingress", "egress")
 
 
 class _SecurityGroup(_Row):
@@ -395,7 +362,6 @@ ROWS = (
             "enableDnsSupport": "EnableDnsSupport.Value",
             "enableDnsHostnames": "EnableDnsHostnames.Value",
         },
-        live=_live_vpc,
         kind="vpc",
     ),
     _Row(
@@ -505,9 +471,8 @@ ROWS = (
     ),
     _SecurityGroup(
         "aws:ec2/securityGroup:SecurityGroup",
-        accepts=split_names("name description vpcId revokeRulesOnDelete tags"),
-        write_only=split_names("revokeRulesOnDelete"),
-        defaults={"description": "Managed by Pulumi", "revokeRulesOnDelete": False},
+        accepts=split_names("name description vpcId tags"),
+        defaults={"description": "Managed by Pulumi"},
         auto_name="name",
         create_op="create_security_group",
         id="GroupId",
@@ -515,15 +480,12 @@ ROWS = (
         read_op="describe_security_groups",
         found="SecurityGroups[0]",
         names={"name": "GroupName"},
-        before_delete=_revoke_all,
         delete_op="delete_security_group",
         kind="security-group",
     ),
     _DefaultSecurityGroup(
         "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup",
-        accepts=split_names("vpcId revokeRulesOnDelete tags"),
-        write_only=split_names("revokeRulesOnDelete"),
-        defaults={"revokeRulesOnDelete": False},
+        accepts=split_names("vpcId tags"),
         create_op="create_security_group",
         key="GroupId",
         read_op="describe_security_groups",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,31 +105,15 @@ class _NodeGroup(_Waiting):
     """A managed node group. Its id is `<cluster>:<group>`."""
 
     def update(self, cloud: Cloud, rid: str, old: Props, new: Props, changed: frozenset[str]) -> None:
-        changes: Props = {}
         if "labels" in changed:
-            changes["labels"] = _label_changes(old.get("labels") or {}, new.get("labels") or {})
-        if "taints" in changed:
-            changes["taints"] = taint_changes(old.get("taints") or [], new.get("taints") or [])
-        if changes:
-            cloud.client("eks").update_nodegroup_config(**self.parts(rid), **changes)
+            before, after = old.get("labels") or {}, new.get("labels") or {}
+            labels = {
+                "addOrUpdateLabels": {k: v for k, v in after.items() if before.get(k) != v},
+                "removeLabels": [k for k in before if k not in after],
+            }
+            cloud.client("eks").update_nodegroup_config(**self.parts(rid), labels=labels)
             self.settle(cloud, rid)
-        super().update(cloud, rid, old, new, changed - {"labels", "taints"})
-
-
-def _label_changes(before: Mapping[str, str], after: Mapping[str, str]) -> Props:
-    return {
-        "addOrUpdateLabels": {k: v for k, v in after.items() if before.get(k) != v},
-        "removeLabels": [k for k in before if k not in after],
-    }
-
-
-def taint_changes(before: list[Props], after: list[Props]) -> Props:
-    """Return the argument that changes the taints. A key and an effect name a taint; its value changes in place."""
-    kept = {(taint["key"], taint["effect"]) for taint in after}
-    return {
-        "addOrUpdateTaints": [taint for taint in after if taint not in before],
-        "removeTaints": [taint for taint in before if (taint["key"], taint["effect"]) not in kept],
-    }
+        super().update(cloud, rid, old, new, changed - {"labels"})
 
 
 # ------------------------------------------------------------------------------------------------- access
@@ -176,11 +159,10 @@ ROWS = (
         kind="node group",
         accepts=split_names(
             "clusterName nodeGroupName nodeRoleArn subnetIds scalingConfig amiType capacityType diskSize "
-            "instanceTypes labels launchTemplate releaseVersion remoteAccess taints updateConfig version "
-            "tags"
+            "instanceTypes labels launchTemplate releaseVersion remoteAccess updateConfig version tags"
         ),
-        unordered=split_names("subnetIds taints"),
-        changes=split_names("labels taints"),
+        unordered=split_names("subnetIds"),
+        changes=split_names("labels"),
         auto_name="nodeGroupName",
         auto_name_limit=63,
         create_op="create_nodegroup",

@@ -7,21 +7,29 @@ include `x-k8s-aws-id: <cluster>`
 
 from __future__ import annotations
 
+import argparse
 import base64
 import datetime
 import json
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 PREFIX = "k8s-aws-v1."
 # STS accepts the URL for 15 minutes, whatever expiry it has. Clients renew it a minute earlier.
 LIFETIME = datetime.timedelta(minutes=14)
-USAGE = "usage: aws [--region REGION] eks get-token --cluster-name NAME [--output json]"
 
 
 class UsageError(Exception):
-    """This stand-in does not support the command line."""
+    """This stand-in does not support the command line, or the environment is not that of the local cloud."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}. This stand-in of the AWS CLI serves only `aws eks get-token`")
 
 
 def bearer_token(cluster: str, region: str) -> str:
@@ -66,45 +74,27 @@ def exec_credential(cluster: str, region: str, now: datetime.datetime) -> dict[s
     }
 
 
-def parse(arguments: Sequence[str]) -> tuple[str, str]:
-    """Return (cluster, region) of a command line.
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return `cluster_name` and `region` of a command line.
 
     Raises:
         UsageError: It is any other command.
     """
-    options: dict[str, str] = {}
-    words: list[str] = []
-    rest = list(arguments)
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("--"):
-            words.append(word)
-            continue
-        name, equals, value = word.partition("=")
-        if name not in ("--region", "--cluster-name", "--output"):
-            raise UsageError(f"{name} is not an option of this stand-in of the AWS CLI; {USAGE}")
-        if not equals:
-            if not rest:
-                raise UsageError(f"{name} needs a value; {USAGE}")
-            value = rest.pop(0)
-        options[name] = value
-    if words != ["eks", "get-token"]:
-        raise UsageError(
-            f"this stand-in of the AWS CLI only serves `eks get-token`, not {' '.join(words) or 'nothing'!r}; {USAGE}"
-        )
-    if options.get("--output", "json") != "json":
-        raise UsageError(f"--output is {options['--output']}; only json is served")
-    region = options.get("--region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if not options.get("--cluster-name") or not region:
-        raise UsageError(f"--cluster-name and a region (--region or AWS_REGION) are needed; {USAGE}")
-    return options["--cluster-name"], region
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    parser = _Parser(prog="aws", allow_abbrev=False)
+    parser.add_argument("service", choices=("eks",))
+    parser.add_argument("operation", choices=("get-token",))
+    parser.add_argument("--cluster-name", required=True)
+    parser.add_argument("--region", default=region, required=not region)
+    parser.add_argument("--output", choices=("json",), default="json")
+    return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print the credential. For any other command, print one line on stderr and return 2."""
     try:
-        cluster, region = parse(arguments)
-        made = exec_credential(cluster, region, datetime.datetime.now(datetime.UTC))
+        asked = parse(arguments)
+        made = exec_credential(asked.cluster_name, asked.region, datetime.datetime.now(datetime.UTC))
     except UsageError as error:
         print(f"aws: {error}", file=sys.stderr)
         return 2

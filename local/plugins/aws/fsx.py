@@ -37,12 +37,7 @@ def _shrinks(old: Props, new: Props) -> frozenset[str]:
     """
     found = set()
     before, after = old.get("storageCapacity"), new.get("storageCapacity")
-    rigid = new.get("deploymentType") == "SCRATCH_1"
-    if (
-        isinstance(before, int | float)
-        and isinstance(after, int | float)
-        and (after < before or (rigid and after != before))
-    ):
+    if isinstance(before, int | float) and isinstance(after, int | float) and after < before:
         found.add("storageCapacity")
     if new.get("efaEnabled"):
         found.add("perUnitStorageThroughput")
@@ -92,7 +87,6 @@ class _FileSystem(_Row):
 
 def _live_file_system(cloud: Cloud, _rid: str, _inputs: Props, found: Any) -> Props:
     """Return the security groups, too. FSx returns only the network interfaces, which have them."""
-    repository = found["LustreConfiguration"].get("DataRepositoryConfiguration") or {}
     groups: list[str] = []
     for interface in found.get("NetworkInterfaceIds", [])[:1]:
         answer = cloud.client("ec2").describe_network_interfaces(NetworkInterfaceIds=[interface])
@@ -100,11 +94,7 @@ def _live_file_system(cloud: Cloud, _rid: str, _inputs: Props, found: Any) -> Pr
     return {
         "securityGroupIds": groups,
         "subnetIds": found["SubnetIds"][0],
-        **{name: repository.get(name[0].upper() + name[1:]) for name in _REPOSITORY},
     }
-
-
-_REPOSITORY = ("autoImportPolicy", "exportPath", "importPath", "importedFileChunkSize")
 
 
 ROWS = (
@@ -112,17 +102,15 @@ ROWS = (
         "aws:fsx/lustreFileSystem:LustreFileSystem",
         kind="file system",
         accepts=split_names(
-            "autoImportPolicy automaticBackupRetentionDays copyTagsToBackups dailyAutomaticBackupStartTime "
-            "dataCompressionType deploymentType driveCacheType efaEnabled exportPath fileSystemTypeVersion "
-            "importPath importedFileChunkSize kmsKeyId logConfiguration metadataConfiguration "
-            "perUnitStorageThroughput rootSquashConfiguration securityGroupIds skipFinalBackup storageCapacity "
-            "storageType subnetIds tags weeklyMaintenanceStartTime"
+            "automaticBackupRetentionDays copyTagsToBackups dailyAutomaticBackupStartTime dataCompressionType "
+            "deploymentType driveCacheType efaEnabled fileSystemTypeVersion kmsKeyId logConfiguration "
+            "metadataConfiguration perUnitStorageThroughput rootSquashConfiguration securityGroupIds "
+            "skipFinalBackup storageCapacity storageType subnetIds tags weeklyMaintenanceStartTime"
         ),
         unordered=split_names("securityGroupIds"),
         write_only=split_names("skipFinalBackup"),
         defaults={
             "dataCompressionType": "NONE",
-            "deploymentType": "SCRATCH_1",
             "skipFinalBackup": True,
             "storageType": "SSD",
         },
@@ -137,8 +125,8 @@ ROWS = (
             (
                 "update_file_system",
                 split_names(
-                    "autoImportPolicy automaticBackupRetentionDays dailyAutomaticBackupStartTime "
-                    "dataCompressionType fileSystemTypeVersion logConfiguration metadataConfiguration "
+                    "automaticBackupRetentionDays dailyAutomaticBackupStartTime dataCompressionType "
+                    "fileSystemTypeVersion logConfiguration metadataConfiguration "
                     "perUnitStorageThroughput rootSquashConfiguration storageCapacity weeklyMaintenanceStartTime"
                 ),
             ),

@@ -31,73 +31,6 @@ def _role_name(value: Any) -> str:
 # ------------------------------------------------------------------------------------------------- roles
 
 
-def _live_role(cloud: Cloud, rid: str, inputs: Props, found: Any) -> Props:
-    """Return the policies only if the role's own inputs manage them: other resources may add to both lists."""
-    iam = cloud.client("iam")
-    live: Props = {
-        "assumeRolePolicy": _text(found["AssumeRolePolicyDocument"]),
-        "permissionsBoundary": found.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn", ""),
-    }
-    if inputs.get("managedPolicyArns") is not None:
-        attached = iam.list_attached_role_policies(RoleName=rid)["AttachedPolicies"]
-        live["managedPolicyArns"] = [policy["PolicyArn"] for policy in attached]
-    if inputs.get("inlinePolicies") is not None:
-        names = iam.list_role_policies(RoleName=rid)["PolicyNames"]
-        texts = [iam.get_role_policy(RoleName=rid, PolicyName=name)["PolicyDocument"] for name in names]
-        live["inlinePolicies"] = [
-            {"name": name, "policy": _text(text)} for name, text in zip(names, texts, strict=True)
-        ]
-    return live
-
-
-def _change_role(cloud: Cloud, rid: str, old: Props, new: Props, changed: frozenset[str]) -> None:
-    """Apply the change of a role's settings, and of its own inline and managed policies."""
-    iam = cloud.client("iam")
-    if changed & _ROLE_SETTINGS:
-        # One call sets both, and resets the one that is left out.
-        settings = {
-            "Description": new.get("description", ""),
-            "MaxSessionDuration": new["maxSessionDuration"],
-        }
-        iam.update_role(RoleName=rid, **settings)
-    before, after = (
-        {each["name"]: each["policy"] for each in props.get("inlinePolicies") or []} for props in (old, new)
-    )
-    for name in sorted(before.keys() - after.keys()):
-        iam.delete_role_policy(RoleName=rid, PolicyName=name)
-    for name, text in after.items():
-        if before.get(name) != text:
-            iam.put_role_policy(RoleName=rid, PolicyName=name, PolicyDocument=text)
-    attached, wanted = (set(props.get("managedPolicyArns") or []) for props in (old, new))
-    for arn in sorted(attached - wanted):
-        iam.detach_role_policy(RoleName=rid, PolicyArn=arn)
-    for arn in sorted(wanted - attached):
-        iam.attach_role_policy(RoleName=rid, PolicyArn=arn)
-
-
-_ROLE_SETTINGS = split_names("description maxSessionDuration")
-
-
-def _detach_all(cloud: Cloud, rid: str, state: Props) -> None:
-    """Remove the role's own policies, and with `forceDetachPolicies` all others."""
-    iam = cloud.client("iam")
-    own = {each["name"] for each in state.get("inlinePolicies") or []}
-    own |= set(state.get("managedPolicyArns") or [])
-    for policy in iam.list_attached_role_policies(RoleName=rid)["AttachedPolicies"]:
-        if state.get("forceDetachPolicies") or policy["PolicyArn"] in own:
-            iam.detach_role_policy(RoleName=rid, PolicyArn=policy["PolicyArn"])
-    for name in iam.list_role_policies(RoleName=rid)["PolicyNames"]:
-        if state.get("forceDetachPolicies") or name in own:
-            iam.delete_role_policy(RoleName=rid, PolicyName=name)
-
-
-class _Role(_Row):
-    """A role with its trust policy. Its policies are inputs, or resources of their own."""
-
-    def finish(self, cloud: Cloud, rid: str, inputs: Props) -> None:
-        _change_role(cloud, rid, {}, inputs, frozenset())
-
-
 class _OfRole(_Row):
     """What a role has. The program may pass the role's name or the role itself."""
 
@@ -180,17 +113,11 @@ def _live_oidc(_cloud: Cloud, rid: str, inputs: Props, found: Any) -> Props:
 # ------------------------------------------------------------------------------------------------- the table
 
 ROWS = (
-    _Role(
+    # Its policies are resources of their own.
+    _Row(
         "aws:iam/role:Role",
-        accepts=split_names(
-            "name path assumeRolePolicy description forceDetachPolicies inlinePolicies managedPolicyArns "
-            "maxSessionDuration permissionsBoundary tags"
-        ),
-        # `policy` is inside `inlinePolicies`.
-        documents=split_names("assumeRolePolicy policy"),
-        unordered=split_names("inlinePolicies managedPolicyArns"),
-        write_only=split_names("forceDetachPolicies"),
-        defaults={"maxSessionDuration": 3600, "path": "/", "forceDetachPolicies": False},
+        accepts=split_names("name assumeRolePolicy description tags"),
+        documents=split_names("assumeRolePolicy"),
         auto_name="name",
         auto_name_limit=64,
         create_op="create_role",
@@ -201,19 +128,17 @@ ROWS = (
         extras={"tags": ("list_role_tags", "Tags", {})},
         updates=(
             ("update_assume_role_policy", split_names("assumeRolePolicy")),
-            ("put_role_permissions_boundary", split_names("permissionsBoundary")),
+            ("update_role_description", split_names("description")),
         ),
-        clears={"permissionsBoundary": "delete_role_permissions_boundary"},
-        changes=_ROLE_SETTINGS | split_names("inlinePolicies managedPolicyArns"),
-        change=_change_role,
         names={
             "name": "RoleName",
             "uniqueId": "RoleId",
             "assumeRolePolicy": "AssumeRolePolicyDocument PolicyDocument",
         },
-        live=_live_role,
+        live=lambda _cloud, _rid, _inputs, found: {
+            "assumeRolePolicy": _text(found["AssumeRolePolicyDocument"])
+        },
         tag_op="tag_role",
-        before_delete=_detach_all,
         delete_op="delete_role",
     ),
     _Row(

@@ -48,7 +48,6 @@ class Resource:
     # The input that is `<resource name>-<7 hex>` if the program does not set it, its maximum length, and its form.
     auto_name: str | None = None
     auto_name_limit: int = 255
-    auto_name_prefix: str = ""
     auto_name_lower: bool = False
     # Two of them can't exist at the same time, so a replacement deletes the old one first.
     exclusive: bool = False

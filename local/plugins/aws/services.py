@@ -10,16 +10,9 @@ from local.plugins.sdk import split_names
 
 # ------------------------------------------------------------------------------------------------- SQS
 
-_NUMBERS = {
-    "delaySeconds": "DelaySeconds",
-    "maxMessageSize": "MaximumMessageSize",
-    "messageRetentionSeconds": "MessageRetentionPeriod",
-    "receiveWaitTimeSeconds": "ReceiveMessageWaitTimeSeconds",
-    "visibilityTimeoutSeconds": "VisibilityTimeout",
-}
 _QUEUE = {
-    name: f"Attributes.{member}"
-    for name, member in {**_NUMBERS, "sqsManagedSseEnabled": "SqsManagedSseEnabled"}.items()
+    "messageRetentionSeconds": "Attributes.MessageRetentionPeriod",
+    "sqsManagedSseEnabled": "Attributes.SqsManagedSseEnabled",
 }
 
 
@@ -29,8 +22,7 @@ def _live_queue(_cloud: Cloud, rid: str, _inputs: Props, found: Any) -> Props:
     return {
         "url": rid,
         "name": attributes["QueueArn"].rsplit(":", 1)[-1],
-        **{name: int(attributes[member]) for name, member in _NUMBERS.items()},
-        "fifoQueue": False,
+        "messageRetentionSeconds": int(attributes["MessageRetentionPeriod"]),
         "sqsManagedSseEnabled": attributes.get("SqsManagedSseEnabled") == "true",
     }
 
@@ -59,18 +51,6 @@ class _QueuePolicy(Resource):
 # ------------------------------------------------------------------------------------------------- EventBridge
 
 
-def _check_bus(inputs: Props) -> list[tuple[str, str]]:
-    bus = inputs.get("eventBusName")
-    return [] if bus == "default" else [("eventBusName", f"is {bus!r}; the local AWS plugin serves default")]
-
-
-def _remove_targets(cloud: Cloud, rid: str, state: Props) -> None:
-    events = cloud.client("events")
-    targets = [each["Id"] for each in events.list_targets_by_rule(Rule=rid)["Targets"]]
-    if state.get("forceDestroy") and targets:
-        events.remove_targets(Rule=rid, Ids=targets)
-
-
 class _EventTarget(Resource):
     """A target of a rule. Its id is `<rule>-<target id>`."""
 
@@ -95,23 +75,7 @@ class _EventTarget(Resource):
         cloud.client("events").remove_targets(Rule=state["rule"], Ids=[state["targetId"]])
 
 
-# ------------------------------------------------------------------------------------------------- logs
-
-
-class _LogGroup(Resource):
-    """A log group of CloudWatch Logs. Its id is its name."""
-
-    def delete(self, cloud: Cloud, rid: str, state: Props) -> None:
-        if not state.get("skipDestroy"):
-            super().delete(cloud, rid, state)
-
-
 # ------------------------------------------------------------------------------------------------- KMS
-
-
-def _check_alias(inputs: Props) -> list[tuple[str, str]]:
-    name = str(inputs["name"])
-    return [] if name.startswith("alias/") else [("name", f"is {name!r}; must begin with alias/")]
 
 
 def _live_alias(cloud: Cloud, _rid: str, inputs: Props, found: Any) -> Props:
@@ -170,15 +134,10 @@ ROWS = (
     Resource(
         "aws:cloudwatch/eventRule:EventRule",
         service="events",
-        accepts=split_names(
-            "name description eventBusName eventPattern forceDestroy scheduleExpression roleArn state tags"
-        ),
+        accepts=split_names("name description eventPattern tags"),
         documents=split_names("eventPattern"),
-        write_only=split_names("forceDestroy"),
-        defaults={"eventBusName": "default", "forceDestroy": False},
         auto_name="name",
         auto_name_limit=64,
-        check=_check_bus,
         put=True,
         create_op="put_rule",
         id="{name}",
@@ -191,26 +150,21 @@ ROWS = (
                 cloud.client("events").list_tags_for_resource(ResourceARN=found["Arn"])["Tags"]
             )
         },
-        before_delete=_remove_targets,
         delete_op="delete_rule",
     ),
     _EventTarget(
         "aws:cloudwatch/eventTarget:EventTarget",
         service="events",
-        accepts=split_names("rule arn targetId eventBusName"),
+        accepts=split_names("rule arn targetId"),
         changes=split_names("arn"),
-        defaults={"eventBusName": "default"},
         auto_name="targetId",
         auto_name_limit=64,
-        check=_check_bus,
         create_op="put_targets",
     ),
-    _LogGroup(
+    Resource(
         "aws:cloudwatch/logGroup:LogGroup",
         service="logs",
-        accepts=split_names("name retentionInDays kmsKeyId skipDestroy tags"),
-        write_only=split_names("skipDestroy"),
-        defaults={"skipDestroy": False},
+        accepts=split_names("name retentionInDays kmsKeyId tags"),
         auto_name="name",
         auto_name_limit=512,
         create_op="create_log_group",
@@ -282,18 +236,9 @@ ROWS = (
     Resource(
         "aws:kms/key:Key",
         service="kms",
-        accepts=split_names(
-            "description customerMasterKeySpec deletionWindowInDays enableKeyRotation isEnabled keyUsage "
-            "multiRegion policy tags"
-        ),
+        accepts=split_names("description deletionWindowInDays enableKeyRotation policy tags"),
         documents=split_names("policy"),
         write_only=split_names("deletionWindowInDays"),
-        defaults={
-            "customerMasterKeySpec": "SYMMETRIC_DEFAULT",
-            "isEnabled": True,
-            "multiRegion": False,
-            "keyUsage": "ENCRYPT_DECRYPT",
-        },
         create_op="create_key",
         id="KeyMetadata.KeyId",
         key="KeyId",
@@ -308,14 +253,9 @@ ROWS = (
             ("update_key_description", split_names("description")),
             ("put_key_policy", split_names("policy")),
             ("enable_key_rotation", split_names("enableKeyRotation")),
-            ("enable_key", split_names("isEnabled")),
         ),
-        clears={"enableKeyRotation": "disable_key_rotation", "isEnabled": "disable_key"},
-        names={
-            "customerMasterKeySpec": "KeySpec",
-            "isEnabled": "Enabled",
-            "deletionWindowInDays": "PendingWindowInDays",
-        },
+        clears={"enableKeyRotation": "disable_key_rotation"},
+        names={"deletionWindowInDays": "PendingWindowInDays"},
         tag_op="tag_resource",
         status="KeyState",
         gone=split_names("PendingDeletion"),
@@ -326,10 +266,6 @@ ROWS = (
         "aws:kms/alias:Alias",
         service="kms",
         accepts=split_names("name targetKeyId"),
-        auto_name="name",
-        auto_name_limit=250,
-        auto_name_prefix="alias/",
-        check=_check_alias,
         create_op="create_alias",
         id="{name}",
         key="AliasName",

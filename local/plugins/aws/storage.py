@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 
 from local.plugins.aws.cloud import Cloud, dns_suffix_of, error_code
 from local.plugins.aws.resource import Props, Resource, plain_tags, shape_at, tag_list, to_api
 from local.plugins.sdk import split_names
-from local.plugins.values import asset_bytes
 
 # ------------------------------------------------------------------------------------------------- buckets
 
@@ -70,39 +67,6 @@ class _Bucket(Resource):
             cloud.client("s3").put_bucket_tagging(Bucket=rid, Tagging={"TagSet": tag_list(new["tags"])})
         else:
             cloud.client("s3").delete_bucket_tagging(Bucket=rid)
-
-
-# ------------------------------------------------------------------------------------------------- objects
-
-
-def _upload(_cloud: Cloud, inputs: Props) -> Props:
-    """Return the content and the tags. An upload replaces both."""
-    if inputs.get("source") is not None:
-        body = asset_bytes(inputs["source"])
-    elif inputs.get("contentBase64") is not None:
-        body = base64.b64decode(inputs["contentBase64"])
-    else:
-        body = str(inputs.get("content", "")).encode()
-    return {"Body": body, "Tagging": urlencode(inputs.get("tags") or {})}
-
-
-def _live_object(cloud: Cloud, rid: str, _inputs: Props, found: Any) -> Props:
-    bucket, _, key = rid.partition("/")
-    return {
-        "arn": f"arn:{cloud.partition}:s3:::{rid}",
-        "bucket": bucket,
-        "key": key,
-        "etag": found["ETag"].strip('"'),
-        "storageClass": found.get("StorageClass", "STANDARD"),
-    }
-
-
-class _Object(Resource):
-    """An object. Its id is `<bucket>/<key>`. A new content is uploaded in place."""
-
-    def retag(self, cloud: Cloud, rid: str, old: Props, new: Props) -> None:
-        tags = {"TagSet": tag_list(new.get("tags"))}
-        cloud.client("s3").put_object_tagging(**self.parts(rid), Tagging=tags)
 
 
 # ------------------------------------------------------------------------------------------------- settings
@@ -173,30 +137,6 @@ ROWS = (
         live=_live_bucket,
         before_delete=_empty,
         delete_op="delete_bucket",
-    ),
-    *(
-        _Object(
-            token,
-            service="s3",
-            accepts=split_names(
-                "bucket key content contentBase64 contentType contentEncoding cacheControl forceDestroy metadata "
-                "serverSideEncryption source sourceHash storageClass tags"
-            ),
-            write_only=split_names("content contentBase64 forceDestroy source sourceHash"),
-            auto_name="key",
-            auto_name_limit=1024,
-            put=True,
-            create_op="put_object",
-            more=_upload,
-            id="{bucket}/{key}",
-            key="Bucket/Key",
-            read_op="head_object",
-            extras={"tags": ("get_object_tagging", "TagSet", {})},
-            live=_live_object,
-            delete_op="delete_object",
-        )
-        # The second one is the name of pulumi-aws 6.
-        for token in ("aws:s3/bucketObject:BucketObject", "aws:s3/bucketObjectv2:BucketObjectv2")
     ),
     _Versioning(
         "aws:s3/bucketVersioning:BucketVersioning",

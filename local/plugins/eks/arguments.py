@@ -17,7 +17,7 @@ CLUSTER = split_names(
 )
 NODE_GROUP = split_names(
     """amiType cluster instanceTypes labels launchTemplate nodeGroupName nodeRole nodeRoleArn operatingSystem
-    releaseVersion scalingConfig subnetIds tags taints version"""
+    releaseVersion scalingConfig subnetIds tags version"""
 )
 # What the official component makes in addition to the cluster, unless these are set. A program makes it with resources.
 REQUIRED = {

@@ -19,7 +19,6 @@ PLAIN = (
     "releaseVersion",
     "scalingConfig",
     "tags",
-    "taints",
 )
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from local.plugins.aws.handlers import HANDLERS
 from tests.unit.emulator import SESSION, Cloud
-from tests.unit.plugins_aws.test_lifecycle import TRUST, Stack, policy
+from tests.unit.plugins_aws.stack import TRUST, Stack, policy
 from trainyard.cli.resource_ids import BY_INPUT, COMPOSED, EC2_LISTED, Finder
 
 pytestmark = pytest.mark.unit
@@ -20,8 +20,6 @@ pytestmark = pytest.mark.unit
 HARMLESS = {
     "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup": "it exists with its VPC; creating sets its rules",
     "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration": "a put of the bucket, gone with it",
-    "aws:s3/bucketObject:BucketObject": "a put under the same key",
-    "aws:s3/bucketObjectv2:BucketObjectv2": "a put under the same key",
     "aws:s3/bucketOwnershipControls:BucketOwnershipControls": "a put of the bucket, gone with it",
     "aws:s3/bucketPolicy:BucketPolicy": "a put of the bucket, gone with it",
     "aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock": "a put of the bucket, gone with it",

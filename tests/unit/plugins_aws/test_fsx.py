@@ -9,18 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from local.plugins.aws.cloud import Cloud
-from local.plugins.aws.provider import AwsProvider
 from local.plugins.aws.resource import Resource
-from local.plugins.provider import (
-    CheckRequest,
-    CreateRequest,
-    DeleteRequest,
-    DiffRequest,
-    InitFailed,
-    ReadRequest,
-    UpdateRequest,
-)
+from local.plugins.provider import InitFailed
 from tests.unit.emulator import Cloud as Emulator
+from tests.unit.plugins_aws.stack import Stack, Values
 
 if TYPE_CHECKING:
     from local.aws.fsx.store import Store
@@ -30,79 +22,30 @@ pytestmark = pytest.mark.unit
 SYSTEM = "aws:fsx/lustreFileSystem:LustreFileSystem"
 LINK = "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation"
 GRANT = "aws:kms/grant:Grant"
-Made = tuple[str, dict[str, Any], dict[str, Any]]
 
 
-class Stack:
+class Lustre(Stack):
     """The provider on an empty account with a subnet and a group that Lustre takes."""
 
     def __init__(self, emulator: Emulator) -> None:
-        self.provider = AwsProvider()
-        self.provider.configure({"region": "us-west-2"})
-        self.cloud = self.provider._made = Cloud("us-west-2")
+        super().__init__()
         self.cloud._clients = {name: emulator.client(name) for name in ("ec2", "fsx", "kms", "s3", "iam")}
         network = emulator.network()
-        self.subnet = network["subnets"][0]
         ec2 = emulator.client("ec2")
-        self.group = ec2.create_security_group(GroupName="l", Description="l", VpcId=network["vpc"])[
-            "GroupId"
-        ]
-        pairs = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": self.group}]}]
-        ec2.authorize_security_group_ingress(GroupId=self.group, IpPermissions=pairs)
-        ec2.authorize_security_group_egress(GroupId=self.group, IpPermissions=pairs)
+        group = ec2.create_security_group(GroupName="l", Description="l", VpcId=network["vpc"])["GroupId"]
+        pairs = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}]
+        ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=pairs)
+        ec2.authorize_security_group_egress(GroupId=group, IpPermissions=pairs)
+        self.scratch = {
+            "subnetIds": network["subnets"][0],
+            "securityGroupIds": [group],
+            "storageCapacity": 1200,
+            "deploymentType": "SCRATCH_2",
+            "fileSystemTypeVersion": "2.15",
+        }
 
-    def who(self, token: str) -> dict[str, str]:
-        return {"urn": f"urn:pulumi:dev::p::{token}::thing", "type": token, "name": "thing"}
-
-    def checked(self, token: str, inputs: dict[str, Any], old: Any = None) -> dict[str, Any]:
-        result = self.provider.check(
-            CheckRequest(**self.who(token), inputs=inputs, old_inputs=old, seed=b"s")
-        )
-        assert result.failures == []
-        return result.inputs
-
-    def make(self, token: str, **inputs: Any) -> Made:
-        checked = self.checked(token, inputs)
-        rid, outputs = self.provider.create(CreateRequest(**self.who(token), inputs=checked, preview=False))
-        return rid, checked, outputs
-
-    def system(self, **more: Any) -> Made:
-        return self.make(
-            SYSTEM,
-            **{
-                "subnetIds": self.subnet,
-                "securityGroupIds": [self.group],
-                "storageCapacity": 1200,
-                "deploymentType": "SCRATCH_2",
-                "fileSystemTypeVersion": "2.15",
-                "tags": {"a": "b"},
-                **more,
-            },
-        )
-
-    def drift(self, token: str, made: Made) -> dict[str, Any] | None:
-        rid, inputs, outputs = made
-        found = self.provider.read(ReadRequest(**self.who(token), id=rid, inputs=inputs, outputs=outputs))
-        return None if found is None else {k: v for k, v in found.inputs.items() if inputs.get(k) != v}
-
-    def update(self, token: str, made: Made, **change: Any) -> Made:
-        rid, old, outputs = made
-        own = {k: v for k, v in old.items() if not k.startswith("__") and k != "tagsAll"}
-        new = self.checked(token, {**own, **change}, old)
-        request = UpdateRequest(
-            **self.who(token), id=rid, old_inputs=old, old_outputs=outputs, inputs=new, preview=False
-        )
-        return rid, new, self.provider.update(request)
-
-    def replaced(self, token: str, made: Made, **change: Any) -> list[str]:
-        rid, old, outputs = made
-        new = {**old, **change}
-        request = DiffRequest(**self.who(token), id=rid, old_inputs=old, old_outputs=outputs, inputs=new)
-        return self.provider.diff(request).replaces
-
-    def delete(self, token: str, made: Made) -> None:
-        rid, inputs, outputs = made
-        self.provider.delete(DeleteRequest(**self.who(token), id=rid, inputs=inputs, outputs=outputs))
+    def system(self, **more: Any) -> tuple[str, Values, Values]:
+        return self.make(SYSTEM, **{**self.scratch, "tags": {"a": "b"}, **more})
 
 
 @pytest.fixture
@@ -113,53 +56,44 @@ def store() -> Store:
 
 
 @pytest.fixture
-def stack(deployer: Emulator) -> Stack:
-    return Stack(deployer)
+def stack(deployer: Emulator) -> Lustre:
+    return Lustre(deployer)
 
 
-def test_a_file_system_is_made_changed_and_deleted_without_drift(stack: Stack) -> None:
-    made = stack.system(
+def test_a_file_system_is_made_changed_and_deleted_without_drift(stack: Lustre) -> None:
+    rid, old, outputs = stack.system(
         deploymentType="PERSISTENT_2", perUnitStorageThroughput=250, dataCompressionType="LZ4"
     )
-    assert made[2]["dnsName"].startswith(made[0])
-    assert len(made[2]["mountName"]) == 8
-    assert stack.drift(SYSTEM, made) == {}
-    after = stack.update(
-        SYSTEM,
-        made,
-        storageCapacity=4800,
-        perUnitStorageThroughput=500,
-        automaticBackupRetentionDays=3,
-        tags={"c": "d"},
-    )
-    assert (after[2]["storageCapacity"], after[2]["tags"]) == (4800, {"c": "d"})
-    assert stack.drift(SYSTEM, after) == {}
-    stack.delete(SYSTEM, after)
-    assert stack.drift(SYSTEM, after) is None
-    stack.delete(SYSTEM, after)  # what is gone already is done
+    assert outputs["dnsName"].startswith(rid)
+    assert len(outputs["mountName"]) == 8
+    assert stack.drift(SYSTEM, rid, old, outputs) == {}
+    more = {"storageCapacity": 4800, "perUnitStorageThroughput": 500, "automaticBackupRetentionDays": 3}
+    new, outputs = stack.update(SYSTEM, rid, old, **more, tags={"c": "d"})
+    assert (outputs["storageCapacity"], outputs["tags"]) == (4800, {"c": "d"})
+    stack.delete(SYSTEM, rid, new, outputs)
 
 
 def test_a_create_ends_when_the_file_system_is_available_and_a_delete_when_it_is_gone(
-    stack: Stack, store: Store
+    stack: Lustre, store: Store
 ) -> None:
     store.delay_seconds = 0.3
     began = time.monotonic()
-    made = stack.system()
+    rid, inputs, outputs = stack.system()
     assert time.monotonic() - began >= 0.3
-    live = stack.cloud.client("fsx").describe_file_systems(FileSystemIds=[made[0]])["FileSystems"][0]
+    live = stack.cloud.client("fsx").describe_file_systems(FileSystemIds=[rid])["FileSystems"][0]
     assert live["Lifecycle"] == "AVAILABLE"
-    stack.delete(SYSTEM, made)
+    stack.delete(SYSTEM, rid, inputs, outputs)
     assert store.file_systems == {}
 
 
-def test_one_that_was_deleted_by_somebody_is_gone_from_the_state(stack: Stack) -> None:
-    made = stack.system()
-    stack.cloud.client("fsx").delete_file_system(FileSystemId=made[0])
-    assert stack.drift(SYSTEM, made) is None
+def test_one_that_was_deleted_by_somebody_is_gone_from_the_state(stack: Lustre) -> None:
+    rid, inputs, outputs = stack.system()
+    stack.cloud.client("fsx").delete_file_system(FileSystemId=rid)
+    assert stack.drift(SYSTEM, rid, inputs, outputs) is None
 
 
 def test_one_that_failed_stays_in_the_state_with_its_reason(
-    stack: Stack, store: Store, monkeypatch: pytest.MonkeyPatch
+    stack: Lustre, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Resource.describe
 
@@ -184,35 +118,26 @@ def test_one_that_failed_stays_in_the_state_with_its_reason(
     ],
 )
 def test_what_the_service_cannot_change_is_a_replacement(
-    stack: Stack, before: dict[str, Any], change: dict[str, Any], replaces: list[str]
+    stack: Lustre, before: dict[str, Any], change: dict[str, Any], replaces: list[str]
 ) -> None:
-    assert stack.replaced(SYSTEM, stack.system(**before), **change) == replaces
+    assert stack.replaced(SYSTEM, stack.checked(SYSTEM, {**stack.scratch, **before}), **change) == replaces
 
 
-def test_a_file_system_that_is_being_made_is_deleted_afterwards(stack: Stack, store: Store) -> None:
+def test_a_file_system_that_is_being_made_is_deleted_afterwards(stack: Lustre, store: Store) -> None:
     store.delay_seconds = 0.3
-    rid = stack.provider.handler(SYSTEM).create(stack.cloud, stack.checked(SYSTEM, _scratch(stack)))
-    stack.delete(SYSTEM, (rid, _scratch(stack), {}))
+    rid = stack.provider.handler(SYSTEM).create(stack.cloud, stack.checked(SYSTEM, stack.scratch))
+    stack.delete(SYSTEM, rid, stack.scratch)
     assert store.file_systems == {}
 
 
-def _scratch(stack: Stack) -> dict[str, Any]:
-    return {
-        "subnetIds": stack.subnet,
-        "securityGroupIds": [stack.group],
-        "storageCapacity": 1200,
-        "deploymentType": "SCRATCH_2",
-    }
-
-
-def test_a_link_is_made_changed_and_deleted_without_drift(stack: Stack, store: Store) -> None:
+def test_a_link_is_made_changed_and_deleted_without_drift(stack: Lustre, store: Store) -> None:
     system = stack.system()
     stack.cloud.client("s3").create_bucket(
         Bucket="models", CreateBucketConfiguration={"LocationConstraint": "us-west-2"}
     )
     s3 = {"autoImportPolicy": {"events": ["NEW", "DELETED"]}, "autoExportPolicy": {"events": ["NEW"]}}
     store.delay_seconds = 0.2
-    made = stack.make(
+    rid, old, outputs = stack.make(
         LINK,
         fileSystemId=system[0],
         fileSystemPath="/models",
@@ -220,30 +145,29 @@ def test_a_link_is_made_changed_and_deleted_without_drift(stack: Stack, store: S
         batchImportMetaDataOnCreate=True,
         s3=s3,
     )
-    assert stack.drift(LINK, made) == {}
+    assert stack.drift(LINK, rid, old, outputs) == {}
     # The order of events means nothing.
-    assert stack.replaced(LINK, made, s3={**s3, "autoImportPolicy": {"events": ["DELETED", "NEW"]}}) == []
-    after = stack.update(LINK, made, s3={"autoImportPolicy": {"events": ["NEW"]}}, tags={"a": "b"})
-    assert stack.drift(LINK, after) == {}
-    assert stack.replaced(LINK, after, fileSystemPath="/other") == ["fileSystemPath"]
-    stack.delete(LINK, after)
-    assert stack.drift(LINK, after) is None
+    assert stack.replaced(LINK, old, s3={**s3, "autoImportPolicy": {"events": ["DELETED", "NEW"]}}) == []
+    new, outputs = stack.update(LINK, rid, old, s3={"autoImportPolicy": {"events": ["NEW"]}}, tags={"a": "b"})
+    assert stack.replaced(LINK, new, fileSystemPath="/other") == ["fileSystemPath"]
+    stack.delete(LINK, rid, new, outputs)
     assert store.file_systems[system[0]].associations == {}
 
 
-def test_a_grant_is_made_and_revoked_without_drift(stack: Stack) -> None:
+def test_a_grant_is_made_and_revoked_without_drift(stack: Lustre) -> None:
     key = stack.cloud.client("kms").create_key()["KeyMetadata"]
     role = "arn:aws:iam::123456789012:role/aws-service-role/x/y"
-    made = stack.make(GRANT, keyId=key["Arn"], granteePrincipal=role, operations=["Encrypt", "Decrypt"])
-    assert made[0].startswith(f"{key['KeyId']}:")
-    assert stack.drift(GRANT, made) == {}
-    assert stack.replaced(GRANT, made, operations=["Decrypt"]) == ["operations"]
-    assert stack.replaced(GRANT, made, operations=["Decrypt", "Encrypt"]) == []
-    stack.delete(GRANT, made)
-    assert stack.drift(GRANT, made) is None
+    rid, inputs, outputs = stack.make(
+        GRANT, keyId=key["Arn"], granteePrincipal=role, operations=["Encrypt", "Decrypt"]
+    )
+    assert rid.startswith(f"{key['KeyId']}:")
+    assert stack.drift(GRANT, rid, inputs, outputs) == {}
+    assert stack.replaced(GRANT, inputs, operations=["Decrypt"]) == ["operations"]
+    assert stack.replaced(GRANT, inputs, operations=["Decrypt", "Encrypt"]) == []
+    stack.delete(GRANT, rid, inputs, outputs)
 
 
-def test_two_file_systems_are_made_at_once(stack: Stack, store: Store) -> None:
+def test_two_file_systems_are_made_at_once(stack: Lustre, store: Store) -> None:
     store.delay_seconds = 0.2
     threads = [threading.Thread(target=stack.system) for _ in range(2)]
     for thread in threads:

@@ -12,9 +12,9 @@ from components.documents import iam
 from components.documents.iam import document, key_policy, service_trust
 from components.documents.tags import CNI_CLUSTER as CLUSTER_TAG
 from local.aws.faults import LEFT_INTERFACE, Plan
-from local.plugins.provider import CheckRequest, DeleteRequest, DiffRequest, ReadRequest, UpdateRequest
+from local.plugins.provider import CheckRequest
 from tests.unit.emulator import Cloud as Emulator
-from tests.unit.plugins_aws.test_lifecycle import Stack
+from tests.unit.plugins_aws.stack import Stack
 
 pytestmark = pytest.mark.unit
 
@@ -26,42 +26,6 @@ KEY = "aws:kms/key:Key"
 ROLE = "aws:iam/role:Role"
 PROFILE = "aws:iam/instanceProfile:InstanceProfile"
 NAME = iam.flow_logs_group("mine")
-
-
-@pytest.fixture(scope="module")
-def made() -> Stack:
-    """One for all tests: clients are slow to make."""
-    return Stack()
-
-
-@pytest.fixture
-def stack(deployer: Emulator, made: Stack) -> Stack:
-    """The provider on an empty account of the emulator."""
-    return made
-
-
-def update(stack: Stack, token: str, rid: str, old: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """Change a resource in place; the new inputs, without drift."""
-    new = stack.checked(token, {**old, **change}, old)
-    request = UpdateRequest(
-        **stack.who(token), id=rid, old_inputs=old, old_outputs={}, inputs=new, preview=False
-    )
-    after = stack.provider.update(request)
-    assert stack.drift(token, rid, new, after) == {}
-    return new
-
-
-def delete(stack: Stack, token: str, rid: str, inputs: dict[str, Any]) -> None:
-    """Delete a resource twice: what is gone is gone, and is seen to be."""
-    for _ in range(2):
-        stack.provider.delete(DeleteRequest(**stack.who(token), id=rid, inputs=inputs, outputs=inputs))
-    assert stack.drift(token, rid, inputs, inputs) is None
-
-
-def imported(stack: Stack, token: str, rid: str) -> dict[str, Any] | None:
-    """The outputs of an import by id alone."""
-    found = stack.provider.read(ReadRequest(**stack.who(token), id=rid, inputs={}, outputs={}))
-    return None if found is None else found.outputs
 
 
 # ------------------------------------------------------------------------------------------------- endpoints
@@ -117,7 +81,7 @@ def test_an_interface_endpoint_has_an_interface_in_each_subnet_and_in_its_groups
     assert {g["GroupId"] for i in found for g in i["Groups"]} == {place["x"]}
     assert sorted(outputs["networkInterfaceIds"]) == sorted(i["NetworkInterfaceId"] for i in found)
     assert {i["Status"] for i in found} == {"in-use"}
-    again = imported(stack, ENDPOINT, rid)
+    again = stack.imported(ENDPOINT, rid)
     assert again is not None
     assert again["securityGroupIds"] == [place["x"]]
     assert again["privateDnsEnabled"] is True
@@ -130,8 +94,8 @@ def test_an_interface_endpoint_has_an_interface_in_each_subnet_and_in_its_groups
     ):
         with pytest.raises(Exception, match="DependencyViolation"):
             refused()
-    delete(stack, ENDPOINT, rid, inputs)
-    assert imported(stack, ENDPOINT, rid) is None
+    stack.delete(ENDPOINT, rid, inputs)
+    assert stack.imported(ENDPOINT, rid) is None
     assert interfaces(stack, place["vpc"]) == []
     ec2.delete_subnet(SubnetId=place["a"])
     ec2.delete_security_group(GroupId=place["x"])
@@ -141,27 +105,24 @@ def test_subnets_groups_and_private_names_of_an_endpoint_change_in_place(
     stack: Stack, place: dict[str, Any]
 ) -> None:
     rid, old, _ = stack.make(ENDPOINT, **interface(place, "a", "b"))
-    new = update(stack, ENDPOINT, rid, old, {"subnetIds": [place["b"]], "tags": {"Name": "other"}})
+    new, _ = stack.update(ENDPOINT, rid, old, subnetIds=[place["b"]], tags={"Name": "other"})
     assert [i["SubnetId"] for i in interfaces(stack, place["vpc"])] == [place["b"]]
-    new = update(stack, ENDPOINT, rid, new, {"subnetIds": [place["b"], place["a"]]})
-    new = update(stack, ENDPOINT, rid, new, {"securityGroupIds": [place["y"]]})
+    new, _ = stack.update(ENDPOINT, rid, new, subnetIds=[place["b"], place["a"]])
+    new, _ = stack.update(ENDPOINT, rid, new, securityGroupIds=[place["y"]])
     found = interfaces(stack, place["vpc"])
     assert {(i["SubnetId"], i["Groups"][0]["GroupId"]) for i in found} == {
         (place["a"], place["y"]),
         (place["b"], place["y"]),
     }
-    new = update(stack, ENDPOINT, rid, new, {"privateDnsEnabled": False})
-    assert (imported(stack, ENDPOINT, rid) or {})["privateDnsEnabled"] is False
-    delete(stack, ENDPOINT, rid, new)
+    new, _ = stack.update(ENDPOINT, rid, new, privateDnsEnabled=False)
+    assert (stack.imported(ENDPOINT, rid) or {})["privateDnsEnabled"] is False
+    stack.delete(ENDPOINT, rid, new)
 
 
 def test_an_endpoint_of_another_service_is_a_new_one(stack: Stack, place: dict[str, Any]) -> None:
     old = stack.checked(ENDPOINT, interface(place, "a"))
-    new = {**old, "serviceName": "com.amazonaws.us-west-2.ssm"}
-    difference = stack.provider.diff(
-        DiffRequest(**stack.who(ENDPOINT), id="vpce-1", old_inputs=old, old_outputs={}, inputs=new)
-    )
-    assert difference.replaces == ["serviceName"]
+    changed = stack.replaced(ENDPOINT, old, serviceName="com.amazonaws.us-west-2.ssm")
+    assert changed == ["serviceName"]
 
 
 def test_what_aws_refuses_of_endpoints_is_refused(stack: Stack, place: dict[str, Any]) -> None:
@@ -196,8 +157,8 @@ def test_a_gateway_endpoint_moves_between_tables(stack: Stack, place: dict[str, 
     )
     assert outputs["privateDnsEnabled"] is False
     assert interfaces(stack, place["vpc"]) == []
-    inputs = update(stack, ENDPOINT, rid, inputs, {"routeTableIds": [two]})
-    delete(stack, ENDPOINT, rid, inputs)
+    inputs, _ = stack.update(ENDPOINT, rid, inputs, routeTableIds=[two])
+    stack.delete(ENDPOINT, rid, inputs)
 
 
 # ------------------------------------------------------------------------------------------------- logs
@@ -213,13 +174,13 @@ def test_a_log_group_takes_a_key_that_cloudwatch_may_use_for_it(stack: Stack) ->
     key = logs_key(stack, NAME)
     rid, inputs, outputs = stack.make(LOG_GROUP, name=NAME, kmsKeyId=key, retentionInDays=365)
     assert stack.drift(LOG_GROUP, rid, inputs, outputs) == {}
-    assert (imported(stack, LOG_GROUP, rid) or {})["kmsKeyId"] == key
+    assert (stack.imported(LOG_GROUP, rid) or {})["kmsKeyId"] == key
     other = logs_key(stack, NAME, "/another")
-    inputs = update(stack, LOG_GROUP, rid, inputs, {"kmsKeyId": other, "retentionInDays": 400})
+    inputs, _ = stack.update(LOG_GROUP, rid, inputs, kmsKeyId=other, retentionInDays=400)
     stack.cloud.client("logs").disassociate_kms_key(logGroupName=rid)
     assert stack.drift(LOG_GROUP, rid, inputs, inputs) == {"kmsKeyId": ""}
-    delete(stack, LOG_GROUP, rid, inputs)
-    assert imported(stack, LOG_GROUP, rid) is None
+    stack.delete(LOG_GROUP, rid, inputs)
+    assert stack.imported(LOG_GROUP, rid) is None
 
 
 @pytest.mark.parametrize(
@@ -236,7 +197,7 @@ def test_a_key_that_cloudwatch_may_not_use_for_a_group_is_refused(stack: Stack, 
     refusal = r"AccessDeniedException.*The specified KMS key does not exist or is not allowed.*flow-logs'"
     with pytest.raises(Exception, match=refusal):
         stack.make(LOG_GROUP, name=NAME, kmsKeyId=key)
-    assert imported(stack, LOG_GROUP, NAME) is None
+    assert stack.imported(LOG_GROUP, NAME) is None
     rid, *_ = stack.make(LOG_GROUP, name=NAME)
     with pytest.raises(Exception, match=refusal):
         stack.cloud.client("logs").associate_kms_key(logGroupName=rid, kmsKeyId=key)
@@ -272,25 +233,20 @@ def test_a_flow_log_is_delivered_with_the_role_and_the_group_of_a_stack(stack: S
     rid, inputs, outputs = stack.make(FLOW_LOG, **given)
     assert stack.drift(FLOW_LOG, rid, inputs, outputs) == {}
     assert status(stack, rid) == ("SUCCESS", None)
-    again = imported(stack, FLOW_LOG, rid)
+    again = stack.imported(FLOW_LOG, rid)
     assert again is not None
     assert (again["vpcId"], again["logDestination"]) == (given["vpcId"], given["logDestination"])
-    inputs = update(stack, FLOW_LOG, rid, inputs, {"tags": {"Name": "other"}})
+    inputs, _ = stack.update(FLOW_LOG, rid, inputs, tags={"Name": "other"})
     with pytest.raises(Exception, match="FlowLogAlreadyExists"):
         stack.make(FLOW_LOG, **given)
-    delete(stack, FLOW_LOG, rid, inputs)
-    assert imported(stack, FLOW_LOG, rid) is None
+    stack.delete(FLOW_LOG, rid, inputs)
+    assert stack.imported(FLOW_LOG, rid) is None
 
 
 def test_all_of_a_flow_log_but_its_tags_needs_a_new_one(stack: Stack) -> None:
     old = stack.checked(FLOW_LOG, {"vpcId": "vpc-1", "trafficType": "ALL", "logDestination": "arn:a"})
     for change in ({"trafficType": "REJECT"}, {"maxAggregationInterval": 60}, {"logDestination": "arn:b"}):
-        difference = stack.provider.diff(
-            DiffRequest(
-                **stack.who(FLOW_LOG), id="fl-1", old_inputs=old, old_outputs={}, inputs={**old, **change}
-            )
-        )
-        assert difference.replaces == list(change)
+        assert stack.replaced(FLOW_LOG, old, **change) == list(change)
 
 
 @pytest.mark.parametrize(
@@ -331,10 +287,10 @@ def test_an_instance_profile_gets_another_role_and_goes_with_it(stack: Stack) ->
     two, *_ = stack.make(ROLE, name="two", assumeRolePolicy=trust)
     rid, inputs, outputs = stack.make(PROFILE, role=one, tags={"a": "b"})
     assert stack.drift(PROFILE, rid, inputs, outputs) == {}
-    inputs = update(stack, PROFILE, rid, inputs, {"role": two, "tags": {"c": "d"}})
-    assert (imported(stack, PROFILE, rid) or {})["role"] == two
-    delete(stack, PROFILE, rid, inputs)
-    assert imported(stack, PROFILE, rid) is None
+    inputs, _ = stack.update(PROFILE, rid, inputs, role=two, tags={"c": "d"})
+    assert (stack.imported(PROFILE, rid) or {})["role"] == two
+    stack.delete(PROFILE, rid, inputs)
+    assert stack.imported(PROFILE, rid) is None
 
 
 # ------------------------------------------------------------------------------------------------- leftovers

@@ -10,7 +10,6 @@ import pytest
 
 from components.documents.eks import cni_values
 from local.plugins import sdk
-from local.plugins.aws.eks import taint_changes
 from local.plugins.aws.handlers import HANDLERS
 from local.plugins.aws.provider import AwsProvider, _merged
 from local.plugins.aws.resource import changed_inputs, output_names, project
@@ -102,9 +101,6 @@ def test_a_name_is_made_once_and_kept(provider: AwsProvider) -> None:
     )
     assert again.inputs["name"] == first["name"]
     assert check(provider, "aws:s3/bucket:Bucket", {}, name="My").inputs["bucket"].startswith("my-")
-    assert (
-        check(provider, "aws:kms/alias:Alias", {"targetKeyId": "k"}).inputs["name"].startswith("alias/thing-")
-    )
 
 
 def test_a_removed_name_of_the_program_is_replaced_by_an_automatic_one(provider: AwsProvider) -> None:
@@ -161,15 +157,9 @@ def test_numbers_in_documents_and_order_of_ordered_lists_count(provider: AwsProv
 
 
 def test_state_older_than_a_default_does_not_differ(provider: AwsProvider) -> None:
-    key = HANDLERS["aws:kms/key:Key"]
-    assert changed_inputs(key, {}, {"multiRegion": False}) == []
-    assert changed_inputs(key, {}, {"multiRegion": True}) == ["multiRegion"]
-
-
-def test_a_new_value_of_a_taint_does_not_remove_it() -> None:
-    before = [{"key": key, "value": "1", "effect": "NO_SCHEDULE"} for key in ("a", "b")]
-    after = [{"key": "a", "value": "2", "effect": "NO_SCHEDULE"}]
-    assert taint_changes(before, after) == {"addOrUpdateTaints": after, "removeTaints": before[1:]}
+    bucket = HANDLERS["aws:s3/bucket:Bucket"]
+    assert changed_inputs(bucket, {}, {"forceDestroy": False}) == []
+    assert changed_inputs(bucket, {}, {"forceDestroy": True}) == ["forceDestroy"]
 
 
 def test_a_refresh_takes_live_values_into_the_inputs_and_nothing_else() -> None:
@@ -286,7 +276,6 @@ def test_look_ups_that_the_region_decides_answer_without_a_cloud(provider: AwsPr
     ("token", "inputs", "path"),
     [
         ("aws:ec2/route:Route", {"routeTableId": "r", "destinationCidrBlock": "0.0.0.0/0"}, "gatewayId"),
-        ("aws:kms/alias:Alias", {"name": "x", "targetKeyId": "k"}, "name"),
         ("aws:cloudwatch/eventRule:EventRule", {"eventBusName": "mine"}, "eventBusName"),
     ],
 )

@@ -21,7 +21,8 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:4")
     monkeypatch.delenv("AWS_ENDPOINT_URL_STS", raising=False)
     monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
-    monkeypatch.delenv("KUBERNETES_EXEC_INFO", raising=False)
+    for name in ("KUBERNETES_EXEC_INFO", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAX")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
 
@@ -63,12 +64,12 @@ def test_a_client_renews_before_the_token_ends_and_gets_the_version_that_it_asks
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["s3", "ls"], "only serves `eks get-token`, not 's3 ls'"),
-        ([], "only serves `eks get-token`, not 'nothing'"),
-        ([*COMMAND, "--profile", "x"], "--profile is not an option"),
-        (["eks", "get-token", "--cluster-name"], "--cluster-name needs a value"),
-        (["--region", "x", "eks", "get-token"], "--cluster-name and a region"),
-        ([*COMMAND[:-1], "yaml"], "--output is yaml"),
+        (["s3", "ls"], "invalid choice: 's3'"),
+        ([], "service, operation, --cluster-name, --region"),
+        ([*COMMAND, "--profile", "x"], "--profile x"),
+        (["eks", "get-token", "--cluster-name"], "--cluster-name: expected one argument"),
+        (["--region", "x", "eks", "get-token"], "--cluster-name"),
+        ([*COMMAND[:-1], "yaml"], "invalid choice: 'yaml'"),
     ],
 )
 def test_anything_else_is_one_clear_line_and_exit_code_2(

@@ -26,7 +26,7 @@ def test_a_cluster_without_the_defaults_of_the_component_is_accepted() -> None:
         "resolveConflictsOnUpdate": "OVERWRITE",
     }
     assert cluster(kubeProxyAddonOptions=options, corednsAddonOptions=options) == []
-    assert refusals(NODE_GROUP_TOKEN, NODE_GROUP, {"cluster": "c", "nodeRole": "r", "taints": []}) == []
+    assert refusals(NODE_GROUP_TOKEN, NODE_GROUP, {"cluster": "c", "nodeRole": "r", "labels": {}}) == []
 
 
 @pytest.mark.parametrize("key", sorted(REQUIRED))
