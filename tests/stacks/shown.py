@@ -50,7 +50,7 @@ def not_waived(life: Life, folder: Path) -> Iterator[str]:
 def preflight(life: Life) -> Iterator[str]:
     """What `make preflight` finds missing for a stack that has everything."""
     answer = subprocess.run(
-        [sys.executable, "-m", "trainyard.cli.account", "preflight", "--stack", life.made.stack],
+        [sys.executable, "-m", "trainyard.cli", "preflight", "--stack", life.made.stack, "--cloud", "local"],
         cwd=ROOT,
         env={**os.environ, "TRAINYARD_HOME": str(life.made.home.root)},
         capture_output=True,

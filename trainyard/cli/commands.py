@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from local.backend import STACKS
 from local.cluster import lifecycle
 from local.cluster.kubeconfig import current_context
 from local.cluster.namespaces import enter_prefix
@@ -54,20 +55,14 @@ from trainyard.cli.runs import (
     no_run,
     read_changed_settings,
 )
-from trainyard.cli.stack_file import (
-    Sources,
-    cluster_name,
-    for_local_cloud,
-    runs_trainjobs,
-    with_sources,
-    write,
-)
+from trainyard.cli.stack_file import cluster_name, for_local_cloud, runs_trainjobs, with_sources, write
 from trainyard.cli.sweep import stack_tags, sweep
 from trainyard.k8s import names
 from trainyard.stack_files import StackFileError, find, read
 
 # Set for a command that went on inside the network of an ordinary user's local cloud.
 ENTERED = "TRAINYARD_ENTERED"
+NOTHING_LEFT = "the local cloud is not running; its account ended with it, so that nothing is left"
 
 
 def report(line: str) -> None:
@@ -294,6 +289,35 @@ def delete_data(stack: str, cloud: str, confirmed: str) -> int:
         return 0
 
 
+def local_account(command: str, stack: str) -> list[str] | None:
+    """Return the arguments with which `preflight` or `verify-clean` examines the account of the local cloud.
+
+    The preflight starts the local cloud and takes the present stack file. As in `up`, resources that the file names as
+    existing are created first. `verify-clean` takes the engine's copy of the file. It returns None if the local cloud
+    is not running.
+    """
+    home = Home()
+    refuse_foreign(os.environ, home)
+    document = read(find(stack))
+    if command == "preflight" and running(home) is None:
+        start_local_cloud(document)
+    # Before the command goes on in the network of an ordinary user's local cloud, where nothing is downloaded.
+    sources = pinned_sources(document) if running(home) else {}
+    if not _join(home):
+        report(f"{command} of stack {stack}: {NOTHING_LEFT}")
+        return None
+    os.environ.update(cloud_environment(home))
+    is_deployed = is_current(home, stack)
+    # The state of an earlier local cloud is ignored: the other directory has no such file.
+    states = home.root / (STACKS if is_deployed else "checks")
+    file = home.root / STACKS / f"Pulumi.{stack}.yaml"
+    if command == "preflight" or not is_deployed or not file.is_file():
+        file = home.root / "checks" / f"Pulumi.{stack}.yaml"
+        document = with_existing_resources(document, report)
+        write(for_local_cloud(document, sources, (home.cloud() or {})["deployerArn"]), file)
+    return ["--file", str(file), "--state", str(state_file(states, stack))]
+
+
 def submit(stack: str, cloud: str, minimum: int, maximum: int) -> int:
     """Start another run with the stack's launcher manifest and follow it."""
     if not 1 <= minimum <= maximum:
@@ -373,17 +397,18 @@ def _enter(home: Home) -> None:
         os.execvpe(command[0], command, environment)  # noqa: S606  (this very command, in the other network)
 
 
-def pinned_sources(document: Mapping[str, Any]) -> Sources:
-    """Return the charts and manifests of the pinned Go modules that this stack file asks for."""
+def pinned_sources(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return `trainyard:sources` with the charts and manifests of the pinned Go modules that this stack file needs."""
     karpenter, operator = module_directory("karpenter"), module_directory("training-operator")
-    trainjobs = runs_trainjobs(document)
-    return Sources(
-        karpenter_chart=karpenter / "charts" / "karpenter",
-        karpenter_crd_chart=karpenter / "charts" / "karpenter-crd",
-        training_operator=rendered("training-operator", operator / "manifests" / "overlays" / "standalone"),
-        kubeflow_trainer=module_directory("kubeflow-trainer") / "manifests" / "base" if trainjobs else None,
-        jobset=module_directory("jobset") / "config" / "default" if trainjobs else None,
-    )
+    sources = {
+        "karpenterChart": karpenter / "charts" / "karpenter",
+        "karpenterCrdChart": karpenter / "charts" / "karpenter-crd",
+        "trainingOperator": rendered("training-operator", operator / "manifests" / "overlays" / "standalone"),
+    }
+    if runs_trainjobs(document):
+        sources["kubeflowTrainer"] = module_directory("kubeflow-trainer") / "manifests" / "base"
+        sources["jobset"] = module_directory("jobset") / "config" / "default"
+    return {key: str(path) for key, path in sources.items()}
 
 
 def _join(home: Home) -> bool:

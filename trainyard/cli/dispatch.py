@@ -26,13 +26,8 @@ from trainyard.cli.stack_file import check_name
 from trainyard.k8s.client import ApiUnavailable
 from trainyard.stack_files import StackFileError
 
-# The modules that examine an account, by command and cloud. Each has its own messages and exit codes.
-ACCOUNT_CHECKS = {
-    ("preflight", "aws"): ("trainyard.preflight",),
-    ("preflight", "local"): ("trainyard.cli.account", "preflight"),
-    ("verify-clean", "aws"): ("trainyard.preflight.leftovers",),
-    ("verify-clean", "local"): ("trainyard.cli.account", "leftovers"),
-}
+# The modules that examine an account. Each has its own messages and exit codes.
+ACCOUNT_CHECKS = {"preflight": "trainyard.preflight", "verify-clean": "trainyard.preflight.leftovers"}
 # `python -m local` runs them.
 LOCAL_COMMANDS = (STATUS.name, LOGS.name)
 # Variables with a path, which is relative to the user's working directory. Most child processes run in the checkout.
@@ -85,8 +80,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace, stack: str, cloud: str) -> int:
-    if words := ACCOUNT_CHECKS.get((arguments.command, cloud)):
-        _become(*words, "--stack", stack)
+    if module := ACCOUNT_CHECKS.get(arguments.command):
+        more = commands.local_account(arguments.command, stack) if cloud == "local" else []
+        if more is None:
+            return 0
+        _become(module, "--stack", stack, *more)
     match arguments.command:
         case "up":
             if arguments.no_preflight:

@@ -10,7 +10,6 @@ import copy
 import ipaddress
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,31 +24,6 @@ JsonObject = dict[str, Any]
 DOCUMENTS = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
 CPU, CUDA = "cpu", "cuda"
 HERE = "127.0.0.1/32"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sources:
-    """The directories of the pinned modules that replace published charts and manifests.
-
-    Those of Kubeflow Trainer and JobSet are None for a stack that does not install them.
-    """
-
-    karpenter_chart: Path
-    karpenter_crd_chart: Path
-    training_operator: Path
-    kubeflow_trainer: Path | None = None
-    jobset: Path | None = None
-
-    def as_setting(self) -> JsonObject:
-        """Return the value of `trainyard:sources`."""
-        found = {
-            "karpenterChart": self.karpenter_chart,
-            "karpenterCrdChart": self.karpenter_crd_chart,
-            "trainingOperator": self.training_operator,
-            "kubeflowTrainer": self.kubeflow_trainer,
-            "jobset": self.jobset,
-        }
-        return {key: str(path) for key, path in found.items() if path is not None}
 
 
 def runs_trainjobs(document: Mapping[str, Any]) -> bool:
@@ -72,10 +46,13 @@ def check_name(stack: str) -> None:
         )
 
 
-def with_sources(document: Mapping[str, Any], sources: Sources) -> JsonObject:
-    """Return the document with charts and manifests from local directories, for a preview of an AWS deployment."""
+def with_sources(document: Mapping[str, Any], sources: Mapping[str, str]) -> JsonObject:
+    """Return the document with charts and manifests from local directories, for a preview of an AWS deployment.
+
+    `sources` is the value of `trainyard:sources`.
+    """
     result = copy.deepcopy(dict(document))
-    result["config"]["trainyard:sources"] = sources.as_setting()
+    result["config"]["trainyard:sources"] = dict(sources)
     return result
 
 
@@ -84,7 +61,7 @@ def is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def for_local_cloud(document: Mapping[str, Any], sources: Sources, deployer_arn: str) -> JsonObject:
+def for_local_cloud(document: Mapping[str, Any], sources: Mapping[str, str], deployer_arn: str) -> JsonObject:
     """Return the document as the local cloud runs it.
 
     Its nodes have no GPUs, so a run uses the CPU with one process per node. The deployer is the emulator's identity,

@@ -152,7 +152,7 @@ def operator(cluster: Cluster) -> Cluster:
     """The training operator with both kinds of jobs, and a namespace per pod security standard."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", str(cluster.cloud.home.bin), prepend=os.pathsep)
-        manifests = render(str(pinned_sources({}).training_operator), definitions((PYTORCH, MPI)))
+        manifests = render(pinned_sources({})["trainingOperator"], definitions((PYTORCH, MPI)))
     kinds = (PYTORCH, MPI)
     arguments = [
         *scheme_arguments(kinds),

@@ -186,7 +186,7 @@ def test_down_after_a_killed_up_leaves_nothing(place: Place, inventory_of_others
     answer = place.run("down")
     assert answer.code == 0
     assert without(place.account(), inventory_of_others) == {}
-    leftovers = [sys.executable, "-m", "trainyard.cli.account", "leftovers", "--stack", STACK]
+    leftovers = [sys.executable, "-m", "trainyard.cli", "verify-clean", "--stack", STACK, "--cloud", "local"]
     assert run(leftovers, place.variables).code == 0
 
 

@@ -63,7 +63,7 @@ class Protected:
 
     def verify_clean(self) -> Command:
         """`make verify-clean`."""
-        return self._run("-m", "trainyard.cli.account", "leftovers", "--stack", STACK)
+        return self.command("verify-clean")
 
     def _run(self, *words: str) -> Command:
         return run([sys.executable, *words], {"TRAINYARD_HOME": str(self.made.home.root)})

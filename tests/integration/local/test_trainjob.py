@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 def use_trainjobs(config: dict[str, Any]) -> None:
     """Change the settings as `make up` writes them for a stack file with this backend."""
     config["trainyard:training"]["backend"] = "trainjob"
-    config["trainyard:sources"] = pinned_sources({"config": config}).as_setting()
+    config["trainyard:sources"] = pinned_sources({"config": config})
 
 
 def workers(stack: Stack, run_id: str) -> str:

@@ -1,18 +1,18 @@
-"""`make preflight` and `make verify-clean` with CLOUD=local: which stack file is asked for, and of which cloud."""
+"""`preflight` and `verify-clean` on the local cloud: which stack file they take, and of which cloud."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
 from local.home import Home
-from trainyard.cli import account
-from trainyard.cli.stack_file import Sources
+from trainyard.cli import commands
+from trainyard.cli.arguments import parse
+from trainyard.cli.dispatch import run
 from trainyard.stack_files import StackFileError
 
 pytestmark = pytest.mark.unit
@@ -20,60 +20,72 @@ CLOUD = {"generation": "g1", "deployerArn": "arn:aws:iam::123456789012:user/depl
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    sources = Sources(karpenter_chart=tmp_path, karpenter_crd_chart=tmp_path, training_operator=tmp_path)
-    monkeypatch.setattr(account, "pinned_sources", lambda document: sources)
-    monkeypatch.setattr(account, "with_existing_resources", lambda document, _report: document)
-    return Home(tmp_path)
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was done before the account is examined."""
+    return []
 
 
-def deployed(home: Home, generation: str) -> Path:
+@pytest.fixture
+def home(tmp_path: Path, steps: list[str], monkeypatch: pytest.MonkeyPatch) -> Home:
+    def pinned_sources(_document: dict[str, Any]) -> dict[str, str]:
+        steps.append("modules")
+        return {"karpenterChart": "/m"}
+
+    monkeypatch.setenv("TRAINYARD_HOME", str(tmp_path))
+    monkeypatch.setattr(commands, "pinned_sources", pinned_sources)
+    monkeypatch.setattr(commands, "with_existing_resources", lambda document, _report: document)
+    monkeypatch.setattr(commands, "cloud_environment", lambda _home: {})
+    monkeypatch.setattr(commands, "start_local_cloud", lambda _document: steps.append("start"))
+    monkeypatch.setattr(commands, "_enter", lambda _home: steps.append("network"))
+    return Home()
+
+
+def deployed(home: Home, generation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the local cloud run, with a stack that was deployed on the cloud `generation`."""
     home.make()
-    file = home.root / "stacks" / "Pulumi.dev.yaml"
     home.cloud_file.write_text(json.dumps(CLOUD))
+    file = home.root / "stacks" / "Pulumi.dev.yaml"
     file.write_text("config: {}")
     file.with_suffix(".generation").write_text(generation)
-    return file
+    monkeypatch.setattr(commands, "running", lambda _home: "a process")
 
 
 @pytest.mark.parametrize(
-    ("question", "generation", "folder"),
-    [("leftovers", "g1", "stacks"), ("leftovers", "g0", "checks"), ("preflight", "g1", "checks")],
+    ("command", "generation", "folder", "states"),
+    [
+        ("verify-clean", "g1", "stacks", "stacks"),
+        ("verify-clean", "g0", "checks", "checks"),
+        ("preflight", "g1", "checks", "stacks"),
+    ],
 )
-def test_leftovers_are_asked_of_the_deployed_file_and_preflight_of_the_new(
-    home: Home, question: str, generation: str, folder: str
+def test_leftovers_are_those_of_the_deployed_file_and_preflight_takes_the_present(
+    command: str,
+    generation: str,
+    folder: str,
+    states: str,
+    home: Home,
+    steps: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    deployed(home, generation)
-    file = account.settings_file(question, home, "dev", CLOUD)
-    assert file == home.root / folder / "Pulumi.dev.yaml"
+    deployed(home, generation, monkeypatch)
+    _, file, _, state = commands.local_account(command, "dev") or []
+    assert steps == ["modules", "network"]
+    assert file == str(home.root / folder / "Pulumi.dev.yaml")
+    assert Path(state).is_relative_to(home.root / states)
     if folder == "checks":
-        cluster: dict[str, Any] = yaml.safe_load(file.read_text())["config"]["trainyard:cluster"]
+        cluster: dict[str, Any] = yaml.safe_load(Path(file).read_text())["config"]["trainyard:cluster"]
         assert CLOUD["deployerArn"] in cluster["administrators"]
 
 
-def test_nothing_is_left_of_a_cloud_that_has_ended(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
-    assert account.ask("leftovers", "dev", home) == 0
-    assert "nothing is left" in capsys.readouterr().out
-
-
-def test_modules_are_downloaded_before_the_clouds_network(
-    home: Home, monkeypatch: pytest.MonkeyPatch
+def test_nothing_is_left_of_a_cloud_that_has_ended(
+    home: Home, steps: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    steps: list[str] = []
-
-    def run(words: list[str], **_options: Any) -> Any:
-        steps.append(words[3])
-        return SimpleNamespace(returncode=0)
-
-    monkeypatch.setattr(account, "running", lambda _home: "a process")
-    monkeypatch.setattr(account, "pinned_sources", lambda _document: steps.append("modules"))
-    monkeypatch.setattr(account.subprocess, "run", run)
-    assert account.ask("preflight", "dev", home) == 0
-    assert steps == ["modules", "exec"]
+    assert run(parse(["verify-clean", "--stack", "dev", "--cloud", "local"])) == 0
+    assert "nothing is left" in capsys.readouterr().out
+    assert steps == []
 
 
-def test_an_unknown_stack_is_refused_before_anything_is_started(home: Home) -> None:
+def test_unknown_stack_is_refused_before_anything_is_started(home: Home, steps: list[str]) -> None:
     with pytest.raises(StackFileError, match="does not exist"):
-        account.ask("preflight", "none", home)
-    with pytest.raises(StackFileError, match="is no stack name"):
-        account.ask("preflight", "../dev", home)
+        commands.local_account("preflight", "none")
+    assert steps == []

@@ -96,7 +96,7 @@ def test_command_of_a_stack_takes_stack_and_cloud(command: str) -> None:
 def test_commands_without_a_stack_are_those_of_the_local_cloud() -> None:
     assert set(LOCAL_COMMANDS) == {each.name for each in COMMANDS} - STACK_COMMANDS - {"completion"}
     assert set(LOCAL_COMMANDS) < {each.name for each in local_cloud.COMMANDS}
-    assert {name for name, _ in ACCOUNT_CHECKS} < STACK_COMMANDS
+    assert set(ACCOUNT_CHECKS) < STACK_COMMANDS
 
 
 @pytest.mark.parametrize(

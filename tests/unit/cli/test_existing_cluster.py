@@ -12,7 +12,7 @@ from tests.unit.emulator import REGION, SESSION, Cloud
 from tests.unit.infra.changing import GIVEN_CLUSTER, settings
 from trainyard.cli.errors import CommandError
 from trainyard.cli.existing_resources import has_existing_cluster, with_existing_resources
-from trainyard.cli.stack_file import Sources, for_local_cloud
+from trainyard.cli.stack_file import for_local_cloud
 
 pytestmark = pytest.mark.unit
 
@@ -136,11 +136,8 @@ def test_a_wrong_name_is_left_for_the_program_to_refuse(account: Cloud, name: An
     assert account.client("eks").list_clusters()["clusters"] == []
 
 
-def test_administrators_of_an_existing_cluster_are_its_owners(account: Cloud, tmp_path: Any) -> None:
-    sources = Sources(karpenter_chart=tmp_path, karpenter_crd_chart=tmp_path, training_operator=tmp_path)
-    document = for_local_cloud(
-        {"config": existing_settings(STACK)}, sources, "arn:aws:iam::123456789012:user/me"
-    )
+def test_administrators_of_an_existing_cluster_are_its_owners(account: Cloud) -> None:
+    document = for_local_cloud({"config": existing_settings(STACK)}, {}, "arn:aws:iam::123456789012:user/me")
     assert "administrators" not in document["config"]["trainyard:cluster"]
     document["config"].pop("trainyard:sources")
     assert settings(document["config"]).cluster.administrators == ()

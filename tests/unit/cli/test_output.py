@@ -109,43 +109,26 @@ def test_wrong_verbose_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(
-    ("command", "cloud", "module"),
-    [
-        ("preflight", "aws", "trainyard.preflight"),
-        ("preflight", "local", "trainyard.cli.account preflight"),
-        ("verify-clean", "aws", "trainyard.preflight.leftovers"),
-        ("verify-clean", "local", "trainyard.cli.account leftovers"),
-    ],
-)
-def test_account_check_runs_its_module(
-    command: str, cloud: str, module: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def execute(_program: str, words: list[str], _environment: dict[str, str]) -> None:
-        raise SystemExit(" ".join(words[1:]))
-
-    monkeypatch.setattr("os.execve", execute)
-    monkeypatch.setattr("sys.argv", ["trainyard.cli", command, "--stack", "dev", "--cloud", cloud])
-    monkeypatch.setattr("signal.signal", lambda *_arguments: None)
-    with pytest.raises(SystemExit, match=f"^-P -m {module} --stack dev$"):
-        main()
-
-
-@pytest.mark.parametrize(
     ("words", "module"),
     [
+        (["preflight", "--stack", "dev"], "trainyard.preflight --stack dev"),
+        (["preflight"], "trainyard.preflight --stack local --file F"),
+        (["verify-clean", "--stack", "dev"], "trainyard.preflight.leftovers --stack dev"),
+        (["verify-clean"], "trainyard.preflight.leftovers --stack local --file F"),
         (["status"], "local status"),
         (["status", "--json"], "local status --json"),
         (["logs"], "local logs"),
         (["logs", "-f", "aws"], "local logs -f aws"),
     ],
 )
-def test_command_of_the_local_cloud_runs_its_module(
+def test_command_of_another_module_runs_it(
     words: list[str], module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def execute(_program: str, words: list[str], _environment: dict[str, str]) -> None:
         raise SystemExit(" ".join(words[1:]))
 
     monkeypatch.setattr("os.execve", execute)
+    monkeypatch.setattr(commands, "local_account", lambda _command, _stack: ["--file", "F"])
     monkeypatch.setattr("sys.argv", ["trainyard.cli", *words])
     monkeypatch.setattr("signal.signal", lambda *_arguments: None)
     with pytest.raises(SystemExit, match=f"^-P -m {module}$"):

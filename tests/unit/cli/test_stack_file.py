@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,13 @@ import yaml
 from infra import settings
 from tests.shipped import shipped
 from tests.unit.preflight.accounts import Answers
-from trainyard.cli.stack_file import Sources, check_name, for_local_cloud, runs_trainjobs, with_sources, write
+from trainyard.cli.stack_file import check_name, for_local_cloud, runs_trainjobs, with_sources, write
 from trainyard.preflight.access import check_public_ranges
 from trainyard.stack_files import StackFileError, find, read
 
 pytestmark = pytest.mark.unit
 
-SOURCES = Sources(
-    karpenter_chart=Path("/m/karpenter"),
-    karpenter_crd_chart=Path("/m/karpenter-crd"),
-    training_operator=Path("/m/operator"),
-)
+SOURCES = {"karpenterChart": "/m/karpenter", "karpenterCrdChart": "/m/karpenter-crd"}
 SHIPPED = shipped()
 DEPLOYER = "arn:aws:iam::123456789012:user/deployer"
 GPU_STACK: dict[str, Any] = {
@@ -46,10 +41,7 @@ def test_wrong_value_stays_for_the_checks(wrong: dict[str, Any]) -> None:
     assert wrong.items() <= training.items()
 
 
-def test_stack_without_trainjobs_needs_no_manifests_of_kubeflow_trainer() -> None:
-    assert sorted(SOURCES.as_setting()) == ["karpenterChart", "karpenterCrdChart", "trainingOperator"]
-    both = replace(SOURCES, kubeflow_trainer=Path("/m/trainer"), jobset=Path("/m/jobset"))
-    assert both.as_setting()["kubeflowTrainer"] == "/m/trainer"
+def test_stack_without_trainjobs_needs_no_kubeflow_trainer() -> None:
     assert not runs_trainjobs(GPU_STACK)
     assert not any(
         runs_trainjobs({"config": {"trainyard:training": value}}) for value in (None, {}, "trainjob")

@@ -32,7 +32,7 @@ def started(home: Path, *words: str, output: int) -> subprocess.CompletedProcess
         ("trainyard.cli", "completion", "bash"),
         ("trainyard.cli", "__complete", "up", "--"),
         ("trainyard.cli", "status"),
-        ("trainyard.cli.account", "leftovers", "--stack", "local"),
+        ("trainyard.cli", "verify-clean"),
         ("local", "down"),
         ("local", "logs", "--help"),
         ("local", "status", "--json"),
