@@ -43,7 +43,7 @@ from trainyard.cli.follow import JobGoneError
 from trainyard.cli.make_variables import user_command, user_variable
 from trainyard.cli.next_steps import kubectl, places, removed_context, shown
 from trainyard.cli.output import OUTPUT
-from trainyard.cli.pending_operations import identities
+from trainyard.cli.pending_operations import identities, with_adopted
 from trainyard.cli.pool_checks import FabricCheck, NodeChecks
 from trainyard.cli.pool_drift import check_deployed_pools, refresh_targets
 from trainyard.cli.protected_data import EXCEPT_DATA, check, check_deletion, with_deletion_allowed
@@ -65,9 +65,7 @@ ENTERED = "TRAINYARD_ENTERED"
 NOTHING_LEFT = "the local cloud is not running; its account ended with it, so that nothing is left"
 
 
-def report(line: str) -> None:
-    """Print a line at once, also into a pipe."""
-    OUTPUT.report(line)
+report = OUTPUT.report
 
 
 def up(stack: str, cloud: str) -> int:
@@ -496,7 +494,9 @@ class LocalStack:
         adopted = dict(identities(self.engine.deployment(), account, region, self._released))
         for urn, identity in adopted.items():
             report(f"taking over {urn.rpartition('::')[2]} ({identity}), which was being created")
-        self.engine.adopt(adopted)
+        if adopted:
+            # `pulumi refresh --import-pending-creates` leaves them pending.
+            self.engine.edit(lambda exported: with_adopted(exported, adopted))
         self.engine.refresh()
         self.engine.end_recovery()
         return True

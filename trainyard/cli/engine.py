@@ -23,7 +23,6 @@ from trainyard.cli.errors import CommandError
 from trainyard.cli.make_variables import user_command
 from trainyard.cli.next_steps import stopped
 from trainyard.cli.output import OUTPUT
-from trainyard.cli.pending_operations import with_adopted
 from trainyard.cli.progress import Filter
 from trainyard.cli.summary import MAX_ROWS, STACK, EngineSummary, deletion_total
 
@@ -205,15 +204,6 @@ class Engine:
         self._whole.forget()
         if self.state_file.exists():
             self._capture("stack", "rm", "--force", "--yes", "--preserve-config", "--stack", self.stack)
-
-    def adopt(self, found: Mapping[str, str]) -> None:
-        """Add pending creations, by URN, to the state with the ids that were found.
-
-        `pulumi refresh --import-pending-creates` leaves them pending, so the state is edited.
-        """
-        if not found:
-            return
-        self.edit(lambda exported: with_adopted(exported, found))
 
     def edit(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         """Replace the exported state of the stack with the result of `change`."""

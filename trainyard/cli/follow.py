@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,20 +35,6 @@ class JobGoneError(FollowError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """The names of one run's objects."""
-
-    namespace: str
-    launcher_job: str
-    run_id: str
-
-    @property
-    def training_job(self) -> str:
-        """Return the name of the PyTorchJob or TrainJob."""
-        return f"{names.TRAINING_JOB_PREFIX}{self.run_id}"
-
-
-@dataclass(frozen=True, kw_only=True)
 class Result:
     """How a run ended, and whether it ended before it was followed."""
 
@@ -56,17 +42,6 @@ class Result:
     message: str
     seconds: float
     is_earlier: bool = False
-
-
-@dataclass
-class _Shown:
-    """What has been printed."""
-
-    nodes: dict[str, str] = field(default_factory=dict)
-    # Both by the pods' uids.
-    log_lines: dict[str, int] = field(default_factory=dict)
-    next_look: dict[str, float] = field(default_factory=dict)
-    reason: str = ""
 
 
 def job_result(job: dict[str, Any]) -> tuple[bool, str] | None:
@@ -120,14 +95,20 @@ def describe_node(node: dict[str, Any]) -> str:
 
 
 class Follower:
-    """Reads one cluster with a kubeconfig of an administrator or reader, and prints what changes."""
+    """Reads the cluster of a kubeconfig, and prints what changes."""
 
-    def __init__(self, kubeconfig: Path | None, context: str | None, report: Callable[[str], None]) -> None:
-        self._client, _ = kubeconfigs.connect(str(kubeconfig) if kubeconfig else None, context, RETRY)
+    def __init__(self, kubeconfig: Path, report: Callable[[str], None]) -> None:
+        self._client, _ = kubeconfigs.connect(str(kubeconfig), None, RETRY)
         self._report = report
-        self._shown = _Shown()
+        self._started = time.monotonic()
+        # What has been printed: the state of each node, and the number of lines by the pod's uid.
+        self._nodes: dict[str, str] = {}
+        self._log_lines: dict[str, int] = {}
+        # When a log is read again, by the pod's uid.
+        self._next_read: dict[str, float] = {}
+        self._reason = ""
 
-    def follow(self, run: Run, since: float | None = None) -> Result:
+    def follow(self, namespace: str, launcher_job: str, since: float | None = None) -> Result:
         """Block until the launcher's Job has ended.
 
         Args:
@@ -136,82 +117,82 @@ class Follower:
         Raises:
             FollowError: There is no such Job, or the API server did not respond for a minute.
         """
-        started = last_answer = time.monotonic()
+        last_answer = time.monotonic()
         while True:
             try:
-                path = f"/apis/batch/v1/namespaces/{run.namespace}/jobs/{run.launcher_job}"
-                job = self._client.request("GET", path)
+                job = self._client.request(
+                    "GET", f"/apis/batch/v1/namespaces/{namespace}/jobs/{launcher_job}"
+                )
                 ended = job_result(job)
                 if ended and ended[0] and since is not None and _job_end(job) < since:
                     return Result(
                         succeeded=True, message=ended[1], seconds=_job_seconds(job), is_earlier=True
                     )
-                self._show_nodes(started)
-                self._show_logs(run, started, to_the_end=ended is not None)
+                self._show_nodes()
+                self._show_logs(namespace, launcher_job, to_the_end=ended is not None)
                 last_answer = time.monotonic()
             except ApiError as error:
                 if error.status == 404:
-                    raise JobGoneError(f"Job {run.namespace}/{run.launcher_job} does not exist") from error
+                    raise JobGoneError(f"Job {namespace}/{launcher_job} does not exist") from error
                 raise FollowError(f"the API server refused: {error}") from error
             except ApiUnavailable as error:
-                _give_up_after_a_minute(last_answer, str(error), error)
+                if time.monotonic() - last_answer > UNREACHABLE_SECONDS:
+                    raise FollowError(
+                        f"the API server has given no answer for {UNREACHABLE_SECONDS:.0f} s: {error}"
+                    ) from error
             else:
                 if ended:
                     # The Job's own message only says which exit code met which rule.
-                    why = self._shown.reason or ended[1]
+                    why = self._reason or ended[1]
                     return Result(succeeded=ended[0], message=why, seconds=_job_seconds(job))
             time.sleep(POLL_SECONDS)
 
-    def _show_nodes(self, started: float) -> None:
+    def _show_nodes(self) -> None:
         nodes = self._client.list_objects("/api/v1/nodes", {"labelSelector": names.LABEL_NODEPOOL})
         now = {node["metadata"]["name"]: node for node in nodes}
         for name, node in now.items():
             state = node_state(node)
-            if self._shown.nodes.get(name) != state:
-                self._shown.nodes[name] = state
-                self._print(started, f"node {state}: {describe_node(node)}")
-        for name in set(self._shown.nodes) - set(now):
-            del self._shown.nodes[name]
-            self._print(started, f"node gone: {name}")
+            if self._nodes.get(name) != state:
+                self._nodes[name] = state
+                self._print(f"node {state}: {describe_node(node)}")
+        for name in set(self._nodes) - set(now):
+            del self._nodes[name]
+            self._print(f"node gone: {name}")
 
-    def _show_logs(self, run: Run, started: float, *, to_the_end: bool) -> None:
-        for selector in (f"job-name={run.launcher_job}", f"{names.LABEL_JOB_NAME}={run.training_job}"):
-            path = f"/api/v1/namespaces/{run.namespace}/pods"
+    def _show_logs(self, namespace: str, launcher_job: str, *, to_the_end: bool) -> None:
+        """Show the logs of the launcher, and of the workers of the PyTorchJob or TrainJob."""
+        run_id = launcher_job.removeprefix(names.LAUNCHER_JOB_PREFIX)
+        workers = f"{names.LABEL_JOB_NAME}={names.TRAINING_JOB_PREFIX}{run_id}"
+        for selector in (f"job-name={launcher_job}", workers):
+            path = f"/api/v1/namespaces/{namespace}/pods"
             for pod in self._client.list_objects(path, {"labelSelector": selector}):
                 # After a restart the pods have the same names.
                 name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
                 has_started = pod["status"].get("phase") in ("Running", "Succeeded", "Failed")
-                if has_started and (to_the_end or time.monotonic() >= self._shown.next_look.get(uid, 0)):
-                    self._show_log(run.namespace, name, uid, started)
+                if has_started and (to_the_end or time.monotonic() >= self._next_read.get(uid, 0)):
+                    self._show_log(namespace, name, uid)
 
-    def _show_log(self, namespace: str, pod: str, uid: str, started: float) -> None:
+    def _show_log(self, namespace: str, pod: str, uid: str) -> None:
         try:
             text = self._client.read_text(f"/api/v1/namespaces/{namespace}/pods/{pod}/log")
         except ApiError as error:
             if error.status in (400, 404):  # the container has not started yet, or the pod is gone
                 return
             raise
-        except (
-            ApiUnavailable
-        ):  # the node does not answer; the other logs and the end of the Job are shown all the same
+        except ApiUnavailable:
+            # The node does not answer. The other logs and the end of the Job are shown all the same.
             return
         lines = text.splitlines()
-        shown = self._shown.log_lines.get(uid, 0)
+        shown = self._log_lines.get(uid, 0)
         # Fewer lines than before: the kubelet has started a new file.
         for line in lines[shown if shown <= len(lines) else 0 :]:
-            self._print(started, f"[{pod}] {line}")
-            self._shown.reason = reason_of(line) or self._shown.reason
-        self._shown.log_lines[uid] = len(lines)
-        self._shown.next_look[uid] = time.monotonic() + len(text) / LOG_BYTES_PER_SECOND
+            self._print(f"[{pod}] {line}")
+            self._reason = reason_of(line) or self._reason
+        self._log_lines[uid] = len(lines)
+        self._next_read[uid] = time.monotonic() + len(text) / LOG_BYTES_PER_SECOND
 
-    def _print(self, started: float, line: str) -> None:
-        self._report(f"{time.monotonic() - started:6.1f} s  {line}")
-
-
-def _give_up_after_a_minute(last_answer: float, reason: str, error: Exception) -> None:
-    if time.monotonic() - last_answer > UNREACHABLE_SECONDS:
-        seconds = f"{UNREACHABLE_SECONDS:.0f} s"
-        raise FollowError(f"the API server has given no answer for {seconds}: {reason}") from error
+    def _print(self, line: str) -> None:
+        self._report(f"{time.monotonic() - self._started:6.1f} s  {line}")
 
 
 def _job_seconds(job: dict[str, Any]) -> float:

@@ -6,23 +6,17 @@ not in the state. A second creation would fail because of the name, or leave the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from trainyard.cli.resource_ids import Finder
-
-
-def pending_creations(deployment: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the resources of the pending creations in the state."""
-    operations: Sequence[Mapping[str, Any]] = deployment.get("pending_operations") or []
-    return [each["resource"] for each in operations if each["type"] == "creating"]
 
 
 def identities(
     deployment: Mapping[str, Any],
     account: str,
     region: str,
-    released: Callable[[str, str], bool] = lambda _namespace, _name: False,
+    released: Callable[[str, str], bool],
 ) -> Iterator[tuple[str, str]]:
     """Yield (URN, id) of each pending creation that may have created something. A refresh then checks it.
 
@@ -30,7 +24,10 @@ def identities(
     """
     finder = Finder(account, region, released)
     known = {(each["type"], each.get("id")) for each in deployment.get("resources") or [] if "type" in each}
-    for resource in pending_creations(deployment):
+    for operation in deployment.get("pending_operations") or []:
+        if operation["type"] != "creating":
+            continue
+        resource = operation["resource"]
         kind = resource["type"]
         for found in finder.candidates(kind, resource.get("inputs") or {}):
             if (kind, found) not in known:

@@ -6,8 +6,7 @@ pool has ended. The engine does not see it, because it compares the stack file w
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from trainyard.cli.engine import EngineError
@@ -29,43 +28,32 @@ RETRY = RetryPolicy(timeout=3.0)
 def check_deployed_pools(
     stack: DeployedStack, deployment: Mapping[str, Any], config: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Call `check_pools` for a stack with the state `deployment`, if it has a cluster."""
-    resources = deployment.get("resources") or []
-    outputs: Mapping[str, Any] = next((each["outputs"] for each in resources if "outputs" in each), {})
-    if "clusterName" not in outputs:
-        return {}
-    with contextlib.ExitStack() as files:
-
-        def connect() -> Client:
-            file = files.enter_context(stack.kubeconfig(outputs))
-            return kubeconfigs.connect(str(file), None, RETRY)[0]
-
-        return check_pools(connect, deployment, config, OUTPUT.report)
-
-
-def check_pools(
-    connect: Callable[[], Client],
-    deployment: Mapping[str, Any],
-    config: Mapping[str, Any],
-    report: Callable[[str], None],
-) -> dict[str, str]:
     """Report what still uses pools that will be removed, and the pools of `find_missing`. Return the latter.
 
-    If the cluster does not answer, nothing is reported.
+    Of a stack without a cluster, and of a cluster that does not answer, nothing is reported.
+
+    Args:
+        deployment: The stack's state.
+        config: The settings of the stack file.
 
     Raises:
         CommandError: A pool of the stack file is being deleted.
     """
+    resources = deployment.get("resources") or []
+    outputs: Mapping[str, Any] = next((each["outputs"] for each in resources if "outputs" in each), {})
+    if "clusterName" not in outputs:
+        return {}
     removed = removed_pools(deployment, config)
     try:
-        client = connect()
-        for line in read_removal_waits(client, removed, deployment) if removed else ():
-            report(line)
-        node_pools = client.list_objects(NODE_POOLS)
+        with stack.kubeconfig(outputs) as file:
+            client, _ = kubeconfigs.connect(str(file), None, RETRY)
+            for line in read_removal_waits(client, removed, deployment) if removed else ():
+                OUTPUT.report(line)
+            node_pools = client.list_objects(NODE_POOLS)
     except (EngineError, ApiError, ApiUnavailable, OSError):
         return {}
     if missing := find_missing(deployment, config, node_pools):
-        report(f"pool {', '.join(missing)}: the NodePool is not in the cluster; up creates it")
+        OUTPUT.report(f"pool {', '.join(missing)}: the NodePool is not in the cluster; up creates it")
     return missing
 
 

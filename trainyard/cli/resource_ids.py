@@ -8,6 +8,7 @@ harmless.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import boto3
@@ -99,8 +100,8 @@ class Finder:
             "aws:kms/key:Key": self._keys,
             "aws:sqs/queue:Queue": self._queue,
             RELEASE: self._release,
-            "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule": self._egress_rules,
-            "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule": self._ingress_rules,
+            "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule": partial(self._rules, egress=True),
+            "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule": partial(self._rules, egress=False),
         }
 
     @property
@@ -142,12 +143,6 @@ class Finder:
         for association in (each for table in tables for each in table.get("Associations", [])):
             if association.get("SubnetId") == inputs["subnetId"]:
                 yield association["RouteTableAssociationId"]
-
-    def _ingress_rules(self, inputs: Inputs) -> Iterable[str]:
-        return self._rules(inputs, egress=False)
-
-    def _egress_rules(self, inputs: Inputs) -> Iterable[str]:
-        return self._rules(inputs, egress=True)
 
     def _rules(self, inputs: Inputs, *, egress: bool) -> Iterable[str]:
         """Return the rules of the security group with the same ports and peers, because rules share their tags."""

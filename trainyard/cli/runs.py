@@ -17,7 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from trainyard.cli.engine import ROOT
 from trainyard.cli.engine_run import Interrupted
 from trainyard.cli.errors import CommandError
-from trainyard.cli.follow import Follower, Run
+from trainyard.cli.follow import Follower
 from trainyard.cli.make_variables import user_command
 from trainyard.cli.next_steps import run_end, unwatched
 from trainyard.cli.output import OUTPUT
@@ -111,7 +111,6 @@ def follow_run(
         since: Seconds since the epoch. Of a run that succeeded before, only the result is printed.
     """
     run_id = job.removeprefix(names.LAUNCHER_JOB_PREFIX)
-    run = Run(namespace=outputs["trainingNamespace"], launcher_job=job, run_id=run_id)
     summary = RunSummary()
 
     def show(line: str) -> None:
@@ -119,7 +118,7 @@ def follow_run(
 
     try:
         with stack.kubeconfig(outputs) as kubeconfig, OUTPUT.stage(f"run {run_id}", summary.status):
-            result = Follower(kubeconfig, None, show).follow(run, since)
+            result = Follower(kubeconfig, show).follow(outputs["trainingNamespace"], job, since)
     except KeyboardInterrupt:
         raise Interrupted(unwatched(stack.name, stack.cloud, run_id, again)) from None
     OUTPUT.report(run_end(stack.name, stack.cloud, run_id, result))

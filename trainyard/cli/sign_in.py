@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 import boto3
@@ -25,13 +24,13 @@ from trainyard.preflight.aws import error_line, has_bad_credentials
 SIGN_IN = f"sign in (README, step 3); for the local cloud add {user_variable('CLOUD', 'local')}"
 
 
-def check(stack: str, environment: Mapping[str, str] = os.environ) -> None:
+def check(stack: str) -> None:
     """Check the CLI, the login and the credentials.
 
     Raises:
         EngineError: One of them is missing. The message also names the option for the local cloud.
     """
-    missing = _missing(environment)
+    missing = _missing()
     if missing:
         here = f"stack {stack} is up on this machine's local cloud; " if is_up_here(Home(), stack) else ""
         raise EngineError(here + missing)
@@ -42,16 +41,16 @@ def aws_reason(error: BotoCoreError | ClientError) -> str:
     return error_line(error) + (". Sign in (README, step 3)" if has_bad_credentials(error) else "")
 
 
-def _missing(environment: Mapping[str, str]) -> str:
+def _missing() -> str:
     own = Home().bin
-    program = shutil.which("pulumi", path=environment.get("PATH", ""))
+    program = shutil.which("pulumi")
     if program is None or Path(program).parent.resolve() == own.resolve():
         found = f" (that of {own} is the local cloud's)" if program else ""
         return (
             f"deploying to AWS needs the official Pulumi CLI on PATH{found} (https://www.pulumi.com/docs/install); "
             f"to run this stack on this machine instead, add {user_variable('CLOUD', 'local')}"
         )
-    if not _is_logged_in(environment):
+    if not _is_logged_in():
         return f"pulumi is not logged in to the backend with the stack's state: {SIGN_IN}"
     try:
         if boto3.session.Session().get_credentials() is None:
@@ -61,14 +60,14 @@ def _missing(environment: Mapping[str, str]) -> str:
     return ""
 
 
-def _is_logged_in(environment: Mapping[str, str]) -> bool:
+def _is_logged_in() -> bool:
     """Return whether `pulumi` has a backend, from a variable or from the login in its home directory.
 
     Source of the paths: github.com/pulumi/pulumi/sdk/v3@v3.250.0, go/common/workspace/creds.go.
     """
-    if environment.get("PULUMI_BACKEND_URL") or environment.get("PULUMI_ACCESS_TOKEN"):
+    if os.environ.get("PULUMI_BACKEND_URL") or os.environ.get("PULUMI_ACCESS_TOKEN"):
         return True
-    home = environment.get("PULUMI_CREDENTIALS_PATH") or environment.get("PULUMI_HOME") or "~/.pulumi"
+    home = os.environ.get("PULUMI_CREDENTIALS_PATH") or os.environ.get("PULUMI_HOME") or "~/.pulumi"
     try:
         return bool(json.loads((Path(home).expanduser() / "credentials.json").read_text())["current"])
     except (OSError, ValueError, KeyError, TypeError, RuntimeError):  # a RuntimeError: `~` of an unknown user

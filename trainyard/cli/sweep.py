@@ -48,10 +48,12 @@ class Leftover:
 
 
 def _filters(kind: str, cluster: str, stack: Mapping[str, str]) -> Iterator[list[dict[str, Any]]]:
-    both = [{"Name": f"tag:{name}", "Values": [value]} for name, value in stack.items()]
+    more = [{"Name": f"tag:{name}", "Values": [value]} for name, value in stack.items()]
+    if kind == "network interface":
+        more.append({"Name": "status", "Values": ["available"]})
     for name in TAGS[kind]:
         value = "owned" if name == OWNED else cluster
-        yield [{"Name": f"tag:{name.format(cluster=cluster)}", "Values": [value]}, *both]
+        yield [{"Name": f"tag:{name.format(cluster=cluster)}", "Values": [value]}, *more]
 
 
 def leftovers(region: str, cluster: str, stack: Mapping[str, str] | None = None) -> Iterator[Leftover]:
@@ -70,35 +72,22 @@ def leftovers(region: str, cluster: str, stack: Mapping[str, str] | None = None)
                     remove = partial(ec2.terminate_instances, InstanceIds=[name])
                     yield Leftover(kind="EC2 instance", identity=name, remove=remove)
     yield from _load_balancers(region, cluster, more)
-    yield from _interfaces(ec2, cluster, more)
-    for kind, method, key, field, delete in (
-        ("security group", "describe_security_groups", "SecurityGroups", "GroupId", "delete_security_group"),
-        (
-            "launch template",
-            "describe_launch_templates",
-            "LaunchTemplates",
-            "LaunchTemplateId",
-            "delete_launch_template",
-        ),
-        ("volume", "describe_volumes", "Volumes", "VolumeId", "delete_volume"),
+    for kind, key, field in (
+        ("network interface", "NetworkInterfaces", "NetworkInterfaceId"),
+        ("security group", "SecurityGroups", "GroupId"),
+        ("launch template", "LaunchTemplates", "LaunchTemplateId"),
+        ("volume", "Volumes", "VolumeId"),
     ):
+        operation = kind.replace(" ", "_")
+        delete = getattr(ec2, f"delete_{operation}")
         for filters in _filters(kind, cluster, more):
-            for item in getattr(ec2, method)(Filters=filters)[key]:
+            for item in getattr(ec2, f"describe_{operation}s")(Filters=filters)[key]:
                 if item.get("State") not in GONE:
-                    remove = partial(getattr(ec2, delete), **{field: item[field]})
+                    remove = partial(delete, **{field: item[field]})
                     yield Leftover(kind=kind, identity=item[field], remove=remove)
     yield from _profiles(boto3.client("iam", region_name=region), cluster, more)
     if stack is None:
         yield from _log_group(boto3.client("logs", region_name=region), cluster)
-
-
-def _interfaces(ec2: Any, cluster: str, stack: Mapping[str, str]) -> Iterator[Leftover]:
-    for filters in _filters("network interface", cluster, stack):
-        for interface in ec2.describe_network_interfaces(Filters=filters)["NetworkInterfaces"]:
-            if interface["Status"] == "available":
-                name = interface["NetworkInterfaceId"]
-                remove = partial(ec2.delete_network_interface, NetworkInterfaceId=name)
-                yield Leftover(kind="network interface", identity=name, remove=remove)
 
 
 def _load_balancers(region: str, cluster: str, stack: Mapping[str, str]) -> Iterator[Leftover]:

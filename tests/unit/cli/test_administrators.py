@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import boto3
 import pytest
 
 from tests.shipped import shipped
-from tests.unit.emulator import REGION, SESSION, Cloud
+from tests.unit.emulator import REGION, Cloud
 from tests.unit.infra.changing import stack_file
 from trainyard.cli.existing_resources import with_existing_resources
 
@@ -16,12 +15,6 @@ pytestmark = pytest.mark.unit
 
 OURS = "arn:aws:iam::123456789012"
 DEPLOYER = f"{OURS}:user/deployer"
-
-
-@pytest.fixture
-def account(deployer: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
-    monkeypatch.setattr(boto3, "DEFAULT_SESSION", SESSION)
-    return deployer
 
 
 def administrator_arns(cluster: Any) -> list[str]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import boto3
 import pytest
 
 from local.plugins.kubernetes.provider import KubernetesProvider
 from local.plugins.provider import DeleteRequest, ProviderError, ReadRequest
-from tests.unit.emulator import REGION, SESSION, Cloud
+from tests.unit.emulator import REGION, Cloud
 from trainyard.cli.deleted_cluster import gone_cluster
 
 pytestmark = pytest.mark.unit
@@ -29,10 +28,8 @@ def state(*resources: dict[str, Any]) -> dict[str, Any]:
     return {"resources": list(resources)}
 
 
-def test_a_cluster_that_eks_knows_is_never_gone(deployer: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The default session keeps the credentials that it found first, which may be another test's.
-    monkeypatch.setattr(boto3, "DEFAULT_SESSION", SESSION)
-    deployer.cluster("main")
+def test_a_cluster_that_eks_knows_is_never_gone(account: Cloud) -> None:
+    account.cluster("main")
     here = {"type": "aws:eks/cluster:Cluster", "id": "main"}
     gone = {"type": "aws:eks/cluster:Cluster", "id": "other"}
     given = {"type": "pulumi:pulumi:Stack", "outputs": {"clusterName": "given"}}

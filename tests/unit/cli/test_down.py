@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 import yaml
 
@@ -13,7 +12,7 @@ from local.cluster import kubeconfig, lifecycle
 from local.cluster.pki import Pair
 from local.home import Home
 from tests.unit.cli.test_sweep import launch, state
-from tests.unit.emulator import REGION, SESSION, Cloud
+from tests.unit.emulator import REGION, Cloud
 from trainyard.cli import commands
 from trainyard.cli.errors import CommandError
 from trainyard.cli.sweep import stack_tags
@@ -42,9 +41,7 @@ class Emptied:
 
 
 @pytest.fixture
-def home(deployer: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    # The default session keeps the credentials that it found first, which may be another test's.
-    monkeypatch.setattr(boto3, "DEFAULT_SESSION", SESSION)
+def home(account: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     monkeypatch.setattr(commands, "Engine", Emptied)
     monkeypatch.setattr(commands, "_join", lambda _home: True)
     monkeypatch.setattr(lifecycle, "down", lambda *_arguments: None)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import boto3
 import pytest
 
-from tests.unit.emulator import REGION, SESSION, Cloud
+from tests.unit.emulator import REGION, Cloud
 from tests.unit.infra.changing import GIVEN_CLUSTER, settings
 from trainyard.cli.errors import CommandError
 from trainyard.cli.existing_resources import has_existing_cluster, with_existing_resources
@@ -29,12 +28,6 @@ STACK: dict[str, Any] = {
         ],
     }
 }
-
-
-@pytest.fixture
-def account(deployer: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
-    monkeypatch.setattr(boto3, "DEFAULT_SESSION", SESSION)
-    return deployer
 
 
 def changed(**cluster: Any) -> dict[str, Any]:

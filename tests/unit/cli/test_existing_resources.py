@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
 from infra.stack_file import load
@@ -46,12 +45,6 @@ STACK: dict[str, Any] = {
         ],
     }
 }
-
-
-@pytest.fixture
-def account(deployer: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
-    monkeypatch.setattr(boto3, "DEFAULT_SESSION", SESSION)
-    return deployer
 
 
 def test_an_existing_vpc_has_the_subnets_of_the_settings_in_their_zones_and_a_way_out(account: Cloud) -> None:

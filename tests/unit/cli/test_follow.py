@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from launcher.actions import Report, line
 from trainyard.cli import follow
-from trainyard.cli.follow import Follower, FollowError, Run, describe_node, job_result, node_state
+from trainyard.cli.follow import Follower, FollowError, describe_node, job_result, node_state
 from trainyard.k8s.client import ApiUnavailable
 
 pytestmark = pytest.mark.unit
@@ -91,14 +93,11 @@ def answered(answer: Any) -> Any:
 
 
 def follower(answers: Answers, said: list[str]) -> Follower:
-    made = Follower.__new__(Follower)
-    made._client = answers
-    made._report = said.append
-    made._shown = follow._Shown()
-    return made
+    with patch("trainyard.k8s.kubeconfig.connect", return_value=(answers, "")):
+        return Follower(Path("kubeconfig"), said.append)
 
 
-RUN = Run(namespace="training", launcher_job="launch-r1", run_id="r1")
+RUN = ("training", "launch-r1")
 AT_WORK: dict[str, Any] = {"status": {"conditions": []}}
 COMPLETE = {
     "status": {
@@ -119,7 +118,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_pod_whose_machine_does_not_answer_hides_neither_the_others_nor_the_end() -> None:
     said: list[str] = []
     answers = Answers({"lost": ApiUnavailable("500"), "well": "step=1\n"}, [AT_WORK, COMPLETE])
-    result = follower(answers, said).follow(RUN)
+    result = follower(answers, said).follow(*RUN)
     assert result.succeeded
     assert [line for line in said if "step=1" in line]
 
@@ -127,7 +126,7 @@ def test_a_pod_whose_machine_does_not_answer_hides_neither_the_others_nor_the_en
 def test_an_api_server_that_only_fails_ends_the_watch_with_its_word() -> None:
     answers = Answers({}, [ApiUnavailable("503 etcd is away")])
     with pytest.raises(FollowError, match=r"no answer for .* 503 etcd is away"):
-        follower(answers, []).follow(RUN)
+        follower(answers, []).follow(*RUN)
 
 
 def test_a_long_log_is_read_seldom_and_to_its_end_when_the_job_has_ended() -> None:
@@ -136,7 +135,7 @@ def test_a_long_log_is_read_seldom_and_to_its_end_when_the_job_has_ended() -> No
     answers = Answers(logs, [*[AT_WORK] * 20, COMPLETE])
     following = follower(answers, said)
     logs["chatty"] += "last\n"
-    following.follow(RUN)
+    following.follow(*RUN)
     assert len(answers.read) == 2
     assert said[-1].endswith("last")
 
@@ -146,14 +145,14 @@ def test_run_that_succeeded_before_is_not_shown_again(since: float | None, is_ea
     said: list[str] = []
     end = follow._job_end(COMPLETE)
     following = follower(Answers({"main": "step=1\n"}, [COMPLETE]), said)
-    result = following.follow(RUN, since if since is None else end + since)
+    result = following.follow(*RUN, since if since is None else end + since)
     assert (result.succeeded, result.seconds, result.is_earlier) == (True, 7.0, is_earlier)
     assert bool(said) is not is_earlier
 
 
 def test_run_that_failed_before_is_shown() -> None:
     said: list[str] = []
-    result = follower(Answers({"main": "ValueError: x\n"}, [FAILED]), said).follow(RUN, 1e12)
+    result = follower(Answers({"main": "ValueError: x\n"}, [FAILED]), said).follow(*RUN, 1e12)
     assert not result.succeeded
     assert said
 
@@ -179,7 +178,7 @@ def test_failed_run_reports_last_launcher_reason() -> None:
         line(Report(state=state, nodes=0, of=4, claims=0, reason=reason), 7.0) + "\n"
         for state, reason in (("waiting", "4 NodeClaims starting"), ("failed", 'no "p5" in us-west-2b'))
     )
-    result = follower(Answers({"launch": log}, [FAILED]), []).follow(RUN)
+    result = follower(Answers({"launch": log}, [FAILED]), []).follow(*RUN)
     assert (result.succeeded, result.message) == (False, 'no "p5" in us-west-2b')
 
 
@@ -187,7 +186,7 @@ def test_failed_run_without_launcher_log_reports_job_message() -> None:
     log = (
         'Traceback: launcher state=failed\nlauncher state=failed nodes=0/4 claims=0 reason="half elapsed=1s\n'
     )
-    result = follower(Answers({"launch": log}, [FAILED]), []).follow(RUN)
+    result = follower(Answers({"launch": log}, [FAILED]), []).follow(*RUN)
     assert (
         result.message == "PodFailurePolicy: Container launcher for pod training/p failed with exit code 11"
     )
@@ -197,9 +196,9 @@ def test_truncated_log_is_shown_from_start() -> None:
     said: list[str] = []
     answers = Answers({"pod": "one\ntwo\n"}, [COMPLETE])
     following = follower(answers, said)
-    following.follow(RUN)
+    following.follow(*RUN)
     answers.logs["pod"] = "three\n"
-    following.follow(RUN)
+    following.follow(*RUN)
     assert [line.rpartition(" ")[2] for line in said] == ["one", "two", "three"]
 
 
@@ -207,7 +206,7 @@ def test_pod_of_restarted_run_is_shown_from_first_line() -> None:
     said: list[str] = []
     answers = Answers({"train-r1-master-0": "one\n"}, [COMPLETE])
     following = follower(answers, said)
-    following.follow(RUN)
+    following.follow(*RUN)
     answers.logs["train-r1-master-0"], answers.uids["train-r1-master-0"] = "two\nthree\n", "another"
-    following.follow(RUN)
+    following.follow(*RUN)
     assert [line.rpartition(" ")[2] for line in said] == ["one", "two", "three"]

@@ -14,7 +14,7 @@ from local.home import Home
 from trainyard.cli import commands, runs
 from trainyard.cli.__main__ import main
 from trainyard.cli.engine import Engine
-from trainyard.cli.follow import Result, Run
+from trainyard.cli.follow import Result
 from trainyard.cli.output import CLEAR_ROW, OUTPUT, Output, is_live, status_row
 
 pytestmark = pytest.mark.unit
@@ -143,11 +143,6 @@ def test_no_preflight_is_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (main(), os.environ["PREFLIGHT"]) == (0, "no")
 
 
-def test_message_of_a_command_is_printed_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    commands.report("message")
-    assert capsys.readouterr().out == "message\n"
-
-
 ROWS = [f" +  aws:ec2:Subnet private-{number} created (0.5s)" for number in range(30)]
 
 
@@ -173,10 +168,10 @@ def test_lines_of_run_are_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Following:
-        def __init__(self, _kubeconfig: Path, _context: str, say: Callable[[str], None]) -> None:
+        def __init__(self, _kubeconfig: Path, say: Callable[[str], None]) -> None:
             self._say = say
 
-        def follow(self, _run: Run, _since: float | None) -> Result:
+        def follow(self, *_arguments: Any) -> Result:
             self._say("   1.0 s  node joined: a g5")
             self._say("   2.0 s  node ready: a g5")
             return Result(succeeded=False, message="no more nodes", seconds=3.0)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from tests.unit.cli.test_up_messages import Answers, queue
 from trainyard.cli.engine import EngineError
 from trainyard.cli.errors import CommandError
-from trainyard.cli.pool_drift import NODE_POOL, check_pools, find_missing
+from trainyard.cli.pool_drift import NODE_POOL, check_deployed_pools, find_missing
 from trainyard.k8s.client import ApiError, ApiUnavailable
 
 pytestmark = pytest.mark.unit
 CONFIG = {"trainyard:pools": [{"name": "small"}, {"name": "new"}]}
 STATE = {
     "resources": [
-        {"type": "pulumi:pulumi:Stack", "urn": "stack"},
+        {"type": "pulumi:pulumi:Stack", "urn": "stack", "outputs": {"clusterName": "c"}},
         {"type": NODE_POOL, "urn": "urn-small", "inputs": {"metadata": {"name": "small"}}},
         {"type": NODE_POOL, "urn": "urn-removed", "inputs": {"metadata": {"name": "removed"}}},
     ]
@@ -40,15 +44,19 @@ def test_pool_that_is_being_deleted_is_refused() -> None:
     assert find_missing(STATE, CONFIG, [node_pool("small"), removed]) == {}
 
 
-def test_all_of_the_pools_is_read_with_one_client() -> None:
-    api, clients, lines = Answers(queue("theirs", "removed")), [], list[str]()
+def check_with(monkeypatch: pytest.MonkeyPatch, connect: Mock) -> dict[str, str]:
+    monkeypatch.setattr("trainyard.k8s.kubeconfig.connect", connect)
+    stack: Any = SimpleNamespace(kubeconfig=lambda _outputs: contextlib.nullcontext(Path("kubeconfig")))
+    return check_deployed_pools(stack, STATE, CONFIG)
 
-    def connect() -> Any:
-        clients.append(api)
-        return api
 
-    assert check_pools(connect, STATE, CONFIG, lines.append) == {"small": "urn-small"}
-    assert len(clients) == 1
+def test_all_of_the_pools_is_read_with_one_client(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    connect = Mock(return_value=(Answers(queue("theirs", "removed")), ""))
+    assert check_with(monkeypatch, connect) == {"small": "urn-small"}
+    assert connect.call_count == 1
+    lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines] == ["pool removed", "pool small"]
 
 
@@ -61,8 +69,8 @@ def test_all_of_the_pools_is_read_with_one_client() -> None:
         EngineError("no AWS CLI"),
     ],
 )
-def test_pools_of_an_unreachable_cluster_are_not_reported(error: Exception) -> None:
-    def connect() -> Any:
-        raise error
-
-    assert check_pools(connect, STATE, CONFIG, pytest.fail) == {}
+def test_pools_of_an_unreachable_cluster_are_not_reported(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check_with(monkeypatch, Mock(side_effect=error)) == {}
+    assert capsys.readouterr().out == ""

@@ -46,7 +46,7 @@ def test_without_a_state_everything_is_listed_and_the_reason_given(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(aws_commands.sign_in, "_missing", lambda _environment: "pulumi is not logged in")
+    monkeypatch.setattr(aws_commands.sign_in, "_missing", lambda: "pulumi is not logged in")
     assert commands.preview("dev", cloud) == 0
     assert ran == [("preview", "preview")]
     reason = "not logged in" if cloud == "aws" else "the local cloud is not running"

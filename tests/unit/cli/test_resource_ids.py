@@ -6,11 +6,10 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import boto3
 import pytest
 
 from local.plugins.aws.handlers import HANDLERS
-from tests.unit.emulator import SESSION, Cloud
+from tests.unit.emulator import Cloud
 from tests.unit.plugins_aws.stack import TRUST, Stack, policy
 from trainyard.cli.resource_ids import BY_INPUT, COMPOSED, EC2_LISTED, Finder
 
@@ -40,10 +39,8 @@ def made() -> Stack:
 
 
 @pytest.fixture
-def stack(deployer: Cloud, made: Stack, monkeypatch: pytest.MonkeyPatch) -> Stack:
+def stack(account: Cloud, made: Stack) -> Stack:
     """The provider on an empty account, which the finder's clients lead to as well."""
-    # The default session keeps the credentials that it found first, which may be another test's.
-    monkeypatch.setattr(boto3, "DEFAULT_SESSION", SESSION)
     return made
 
 
@@ -265,6 +262,12 @@ def _template(make: Maker) -> str:
     return make("aws:ec2/launchTemplate:LaunchTemplate", name="t", instanceType="m5.large", tags=TAGS)
 
 
+def _flow_log(make: Maker) -> str:
+    place = {"logDestinationType": "s3", "logDestination": "arn:aws:s3:::logs-1"}
+    make("aws:s3/bucket:Bucket", bucket="logs-1")
+    return make("aws:ec2/flowLog:FlowLog", vpcId=_vpc(make), trafficType="ALL", tags=TAGS, **place)
+
+
 @pytest.mark.parametrize(
     "maker",
     [
@@ -277,6 +280,7 @@ def _template(make: Maker) -> str:
         _address,
         _network,
         _template,
+        _flow_log,
     ],
 )
 def test_candidates_of_a_deleted_resource_are_not_returned(
@@ -287,6 +291,7 @@ def test_candidates_of_a_deleted_resource_are_not_returned(
     for _ in range(2):
         rid = maker(make)
         assert finder.candidates(make.token, make.inputs) == [rid]
+        assert finder.candidates(make.token, {**make.inputs, "tags": {**TAGS, "Name": "two"}}) == []
         stack.provider.handler(make.token).delete(stack.cloud, rid, {**make.outputs, **make.inputs})
     assert finder.candidates(make.token, make.inputs) == []
 

@@ -1,21 +1,13 @@
 from __future__ import annotations
 
-import boto3
 import pytest
 
 from components.documents import tags as program
 from infra.settings import PROJECT
-from tests.unit.emulator import REGION, SESSION, Cloud
+from tests.unit.emulator import REGION, Cloud
 from trainyard.cli.sweep import stack_tags, sweep
 
 pytestmark = pytest.mark.unit
-
-
-@pytest.fixture
-def account(deployer: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
-    # The default session keeps the credentials that it found first, which may be another test's.
-    monkeypatch.setattr(boto3, "DEFAULT_SESSION", SESSION)
-    return deployer
 
 
 def launch(account: Cloud, cluster: str) -> str:

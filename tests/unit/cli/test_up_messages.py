@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from trainyard.cli import commands, follow, pool_drift
-from trainyard.cli.follow import Follower, FollowError, JobGoneError, Run
+from trainyard.cli.follow import Follower, FollowError, JobGoneError
 from trainyard.cli.pool_drift import NODE_POOL, read_removal_waits, removal_waits, removed_pools
 from trainyard.cli.runs import STARTED_RUN, deleted_job_message, read_changed_settings
 from trainyard.k8s import names
@@ -108,9 +109,9 @@ def test_run_with_deleted_job_differs_from_other_errors(monkeypatch: pytest.Monk
 
     client = SimpleNamespace(request=request)
     monkeypatch.setattr(follow.kubeconfigs, "connect", lambda *_words: (client, ""))
-    follower = Follower(None, None, print)
+    follower = Follower(Path("kubeconfig"), print)
     with pytest.raises(JobGoneError):
-        follower.follow(Run(namespace="training", launcher_job="launch-r2", run_id="r2"))
+        follower.follow("training", "launch-r2")
     assert issubclass(JobGoneError, FollowError)
 
 
