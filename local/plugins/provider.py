@@ -73,10 +73,10 @@ class CheckRequest(Request):
     old_inputs: Props | None
     seed: bytes = b""
 
-    def auto_name(self, digits: int = 7, separator: str = "-", prefix: str | None = None) -> str:
+    def auto_name(self, digits: int = 7, prefix: str | None = None) -> str:
         """Return `<name>-<hex digits>`: equal within one operation for equal seeds, otherwise different each time."""
         digest = hashlib.sha256(self.seed + self.urn.encode()).hexdigest()
-        return f"{self.name if prefix is None else prefix}{separator}{digest[:digits]}"
+        return f"{self.name if prefix is None else prefix}-{digest[:digits]}"
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,6 @@ class Unknown:
     def __deepcopy__(self, _memo: dict[int, Any]) -> Unknown:
         return self
 
-    def __copy__(self) -> Unknown:
-        return self
-
 
 UNKNOWN = Unknown()
 

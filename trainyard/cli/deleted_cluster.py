@@ -31,11 +31,8 @@ def gone_cluster(deployment: Mapping[str, Any], region: str) -> str | None:
     resources = deployment.get("resources") or []
     if not any(str(each["type"]).startswith("kubernetes:") for each in resources):
         return None
-    for each in resources:
-        if each["type"] == CLUSTER:
-            name = str(each["id"])
-            return name if is_gone(name, region) else None
-    existing = next(
-        (each.get("outputs", {}).get("clusterName") for each in resources if "outputs" in each), None
-    )
-    return str(existing) if existing and is_gone(str(existing), region) else None
+    own = [each["id"] for each in resources if each["type"] == CLUSTER]
+    # The first outputs are those of the stack.
+    outputs: Mapping[str, Any] = next((each["outputs"] for each in resources if "outputs" in each), {})
+    name = own[0] if own else outputs.get("clusterName")
+    return str(name) if name and is_gone(str(name), region) else None

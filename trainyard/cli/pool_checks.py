@@ -193,7 +193,11 @@ class NodeChecks(_PoolCheck):
                     f"pool {pool}: has no node, and the check launches none. Set warmNodes, or start a run"
                 )
                 return 1
-            fit = [self._report_verdict(verdict) for verdict in self._verdicts(cron, nodes)]
+            fit = []
+            for verdict in self._verdicts(cron, nodes):
+                for line in verdict.lines:
+                    self._report(line)
+                fit.append(verdict.fit)
         self._report(
             f"{fit.count(True)} of {len(nodes)} nodes of pool {pool} are fit, {fit.count(False)} are not,"
             f" {fit.count(None)} were not checked"
@@ -223,11 +227,6 @@ class NodeChecks(_PoolCheck):
         finally:
             for job in waiting.values():
                 self._remove(job)
-
-    def _report_verdict(self, verdict: Verdict) -> bool | None:
-        for line in verdict.lines:
-            self._report(line)
-        return verdict.fit
 
     def _verdict(self, node: str, job: str, waited: float) -> Verdict | None:
         pod = next(iter(self._pods_of(job)), None)

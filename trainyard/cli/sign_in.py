@@ -30,9 +30,8 @@ def check(stack: str) -> None:
     Raises:
         EngineError: One of them is missing. The message also names the option for the local cloud.
     """
-    missing = _missing()
-    if missing:
-        here = f"stack {stack} is up on this machine's local cloud; " if is_up_here(Home(), stack) else ""
+    if missing := _missing():
+        here = f"stack {stack} is up on this machine's local cloud; " if _is_up_here(stack) else ""
         raise EngineError(here + missing)
 
 
@@ -74,8 +73,9 @@ def _is_logged_in() -> bool:
         return False
 
 
-def is_up_here(home: Home, stack: str) -> bool:
+def _is_up_here(stack: str) -> bool:
     """Return whether the running local cloud has resources of the stack. Only its files are read."""
+    home = Home()
     if running(home) is None or not is_current(home, stack):
         return False
     checkpoint = read_checkpoint(state_file(home.root / STACKS, stack)) or {}

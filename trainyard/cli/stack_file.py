@@ -56,11 +56,6 @@ def with_sources(document: Mapping[str, Any], sources: Mapping[str, str]) -> Jso
     return result
 
 
-def is_count(value: Any) -> bool:
-    """Return whether this is a positive integer."""
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
 def for_local_cloud(document: Mapping[str, Any], sources: Mapping[str, str], deployer_arn: str) -> JsonObject:
     """Return the document as the local cloud runs it.
 
@@ -77,7 +72,8 @@ def for_local_cloud(document: Mapping[str, Any], sources: Mapping[str, str], dep
         # A wrong value stays, so that the checks report it.
         if training.get("device", CUDA) == CUDA:
             training["device"] = CPU
-        if is_count(training.get("processesPerNode", 1)):
+        processes = training.get("processesPerNode", 1)
+        if isinstance(processes, int) and not isinstance(processes, bool) and processes > 0:
             training["processesPerNode"] = 1
     cluster = config.setdefault("trainyard:cluster", {})
     # The owner of an existing cluster chooses its administrators; here the emulator's deployer created it.

@@ -1,15 +1,14 @@
 """Functions of the AWS package (`aws.get_partition()` and the like).
 
-The first argument is the session, or None if no local cloud runs. A preview needs answers in that case, too: the
-account of the local cloud, and for a version a text that says that it is asked at `up`. Without a local cloud nothing
-can be created, so no such answer gets into a resource.
+The first argument is the session, or None if no local cloud runs. A preview needs answers in that case, too: for a
+version a text that says that it is asked at `up`. Without a local cloud nothing can be created, so no such answer gets
+into a resource.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from local.aws.account import ACCOUNT_ID
 from local.plugins.aws.cloud import Cloud, dns_suffix_of, partition_of
 from local.plugins.aws.resource import Props
 
@@ -26,16 +25,6 @@ def _region(_cloud: Cloud | None, region: str, args: Props) -> Props:
     name = str(args.get("region") or args.get("name") or region)
     endpoint = f"ec2.{name}.{dns_suffix_of(name)}"
     return {"id": name, "region": name, "name": name, "description": name, "endpoint": endpoint}
-
-
-def _caller(cloud: Cloud | None, _region: str, _args: Props) -> Props:
-    if cloud is None:
-        arn = f"arn:aws:iam::{ACCOUNT_ID}:user/deployer"
-        found = {"Account": ACCOUNT_ID, "Arn": arn, "UserId": "deployer"}
-    else:
-        found = cloud.client("sts").get_caller_identity()
-    account = found["Account"]
-    return {"id": account, "accountId": account, "arn": found["Arn"], "userId": found["UserId"]}
 
 
 def _addon_version(cloud: Cloud | None, _region: str, args: Props) -> Props:
@@ -56,6 +45,5 @@ def _addon_version(cloud: Cloud | None, _region: str, args: Props) -> Props:
 FUNCTIONS: Mapping[str, Callable[[Cloud | None, str, Props], Props]] = {
     "aws:index/getPartition:getPartition": _partition,
     "aws:index/getRegion:getRegion": _region,
-    "aws:index/getCallerIdentity:getCallerIdentity": _caller,
     "aws:eks/getAddonVersion:getAddonVersion": _addon_version,
 }

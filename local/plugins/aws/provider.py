@@ -323,7 +323,7 @@ def _named(handler: Resource, request: CheckRequest, inputs: Props) -> Props:
     if key in (old.get(OWN) or []):
         name = old[key]
     else:
-        name = request.auto_name(7, prefix=request.name[: handler.auto_name_limit - 8])
+        name = request.auto_name(prefix=request.name[: handler.auto_name_limit - 8])
         name = name.lower() if handler.auto_name_lower else name
     return {**inputs, key: name, OWN: [key]}
 

@@ -28,16 +28,14 @@ def commanded(target: str, *variables: str) -> list[str]:
     return shlex.split(line)[1:]
 
 
-@pytest.mark.parametrize("text", ["1", "yes", "YES", "true", "on", " yes "])
-def test_these_say_yes(text: str) -> None:
-    assert is_yes("A", text) is True
-    assert parser().parse_args(["down", f"--keep-data={text}"]).keep_data is True
-
-
-@pytest.mark.parametrize("text", ["0", "no", "No", "false", "off"])
-def test_these_say_no(text: str) -> None:
-    assert is_yes("A", text) is False
-    assert parser().parse_args(["down", f"--keep-data={text}"]).keep_data is False
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [(("1", "yes", "YES", "true", "on", " yes "), True), (("0", "no", "No", "false", "off"), False)],
+)
+def test_word_is_yes_or_no(texts: tuple[str, ...], expected: bool) -> None:
+    for text in texts:
+        assert is_yes("A", text) is expected
+        assert parser().parse_args(["down", f"--keep-data={text}"]).keep_data is expected
 
 
 @pytest.mark.parametrize("text", ["maybe", "2", "", "nein", "yes no"])

@@ -29,18 +29,6 @@ OUTPUTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("stack", "cloud", "command"),
-    [
-        ("local", "local", "make up"),
-        ("dev", "local", "make up STACK=dev CLOUD=local"),
-        ("dev", "aws", "make up STACK=dev"),
-    ],
-)
-def test_a_target_is_named_with_what_it_needs(stack: str, cloud: str, command: str) -> None:
-    assert user_command("up", stack, cloud) == command
-
-
-@pytest.mark.parametrize(
     ("current", "note"),
     [
         ("trainyard-dev", ""),

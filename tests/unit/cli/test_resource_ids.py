@@ -263,9 +263,10 @@ def _template(make: Maker) -> str:
 
 
 def _flow_log(make: Maker) -> str:
-    place = {"logDestinationType": "s3", "logDestination": "arn:aws:s3:::logs-1"}
-    make("aws:s3/bucket:Bucket", bucket="logs-1")
-    return make("aws:ec2/flowLog:FlowLog", vpcId=_vpc(make), trafficType="ALL", tags=TAGS, **place)
+    vpc = _vpc(make)
+    bucket = make("aws:s3/bucket:Bucket", bucket=f"logs-of-{vpc}")
+    place = {"logDestinationType": "s3", "logDestination": f"arn:aws:s3:::{bucket}"}
+    return make("aws:ec2/flowLog:FlowLog", vpcId=vpc, trafficType="ALL", tags=TAGS, **place)
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,6 @@ def test_look_ups_that_the_region_decides_answer_without_a_cloud(provider: AwsPr
 
     assert ask("aws:index/getPartition:getPartition")["partition"] == "aws"
     assert ask("aws:index/getRegion:getRegion")["region"] == "us-west-2"
-    assert ask("aws:index/getCallerIdentity:getCallerIdentity")["accountId"] == "123456789012"
     token = "aws:eks/getAddonVersion:getAddonVersion"
     assert ask(token, addonName="coredns", kubernetesVersion="1.35")["version"] == "asked-at-up"
     with pytest.raises(ProviderError, match="getNothing is not served"):
