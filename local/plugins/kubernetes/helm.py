@@ -214,8 +214,8 @@ def chart_checksum(chart: Path) -> str | None:
 def resource_names(manifest: str, namespace: str) -> dict[str, list[str]]:
     """Return the objects of a release: `Deployment.apps/apps/v1` -> [`kube-system/karpenter`]."""
     names: dict[str, list[str]] = {}
-    # The parser in C needs a second for the definitions of Karpenter, the other one ten.
-    for document in yaml.load_all(manifest, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+    # The parser in C needs a second for large definitions, the other one ten. The base loader leaves dates as texts.
+    for document in yaml.load_all(manifest, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader)):
         if not document:
             continue
         api_version, kind = document["apiVersion"], document["kind"]
