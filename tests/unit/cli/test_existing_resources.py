@@ -47,6 +47,19 @@ STACK: dict[str, Any] = {
 }
 
 
+def created_pool(stack: dict[str, Any]) -> dict[str, Any]:
+    """The only pool of a stack file, with what was created as existing."""
+    (pool,) = with_existing_resources(stack, print)["config"]["trainyard:pools"]
+    return dict(pool)
+
+
+def reservation(account: Cloud, pool: dict[str, Any]) -> dict[str, Any]:
+    """The first capacity reservation of a pool, as EC2 describes it."""
+    ids = pool["capacityReservationIds"]
+    answer = account.client("ec2").describe_capacity_reservations(CapacityReservationIds=ids)
+    return dict(answer["CapacityReservations"][0])
+
+
 def test_an_existing_vpc_has_the_subnets_of_the_settings_in_their_zones_and_a_way_out(account: Cloud) -> None:
     network = with_existing_resources(STACK, print)["config"]["trainyard:network"]
     ec2 = account.client("ec2")
@@ -64,10 +77,8 @@ def test_an_existing_vpc_has_the_subnets_of_the_settings_in_their_zones_and_a_wa
 
 
 def test_an_existing_reservation_is_for_the_pools_type_zone_and_ceiling(account: Cloud) -> None:
-    (pool,) = with_existing_resources(STACK, print)["config"]["trainyard:pools"]
-    found = account.client("ec2").describe_capacity_reservations(
-        CapacityReservationIds=pool["capacityReservationIds"]
-    )["CapacityReservations"][0]
+    pool = created_pool(STACK)
+    found = reservation(account, pool)
     assert (found["InstanceType"], found["AvailabilityZone"]) == ("p4de.24xlarge", "us-west-2b")
     assert found["TotalInstanceCount"] == 2
     assert found["InstanceMatchCriteria"] == "targeted"
@@ -84,10 +95,8 @@ def test_existing_block_started_unless_duration_impossible(
     end = datetime.now(UTC).replace(microsecond=0) + timedelta(days=ends or 14)
     pool |= {"instanceType": "p5.48xlarge", "reservationType": "capacity-block"}
     pool |= {"reservationEnds": end.isoformat()} if ends else {}
-    (made,) = with_existing_resources(stack, print)["config"]["trainyard:pools"]
-    found = account.client("ec2").describe_capacity_reservations(
-        CapacityReservationIds=made["capacityReservationIds"]
-    )["CapacityReservations"][0]
+    made = created_pool(stack)
+    found = reservation(account, made)
     assert (found["ReservationType"], found["State"]) == ("capacity-block", state)
     assert abs(found["EndDate"] - end) < timedelta(minutes=1)
     assert round((found["EndDate"] - found["StartDate"]) / timedelta(days=1)) == days
@@ -107,9 +116,7 @@ def test_an_existing_block_begins_when_the_stack_file_says_and_the_preflight_tak
     copied = with_existing_resources(document, print)
     write(copied, tmp_path / "Pulumi.p5.yaml")
     (pool,) = copied["config"]["trainyard:pools"]
-    found = account.client("ec2").describe_capacity_reservations(
-        CapacityReservationIds=pool["capacityReservationIds"]
-    )["CapacityReservations"][0]
+    found = reservation(account, pool)
     assert found["StartDate"] == now + timedelta(days=begins)
     assert found["EndDate"] == now + timedelta(days=ends or begins + 14)
     settings = load("p5", tmp_path / "Pulumi.p5.yaml")
@@ -125,10 +132,10 @@ def test_pool_of_future_blocks_takes_earliest_start(account: Cloud) -> None:
         with_existing_resources(
             with_blocks(name, reservationBegins=(now + timedelta(days=days)).isoformat()), print
         )
-    (pool,) = with_existing_resources(with_blocks("cr-late", "cr-soon"), print)["config"]["trainyard:pools"]
+    pool = created_pool(with_blocks("cr-late", "cr-soon"))
     assert pool["reservationBegins"] == f"{now + timedelta(days=3):%Y-%m-%dT%H:%M:%SZ}"
     with_existing_resources(with_blocks("cr-now"), print)
-    (pool,) = with_existing_resources(with_blocks("cr-late", "cr-now"), print)["config"]["trainyard:pools"]
+    pool = created_pool(with_blocks("cr-late", "cr-now"))
     assert "reservationBegins" not in pool
 
 
@@ -183,45 +190,37 @@ def test_of_several_existing_blocks_the_first_end_is_the_pools(account: Cloud) -
     soon, late = (datetime.now(UTC).replace(microsecond=0) + timedelta(days=days) for days in (3, 9))
     for name, end in (("cr-late", late), ("cr-soon", soon)):
         with_existing_resources(with_blocks(name, reservationEnds=end.isoformat()), print)
-    (pool,) = with_existing_resources(with_blocks("cr-late", "cr-soon"), print)["config"]["trainyard:pools"]
+    pool = created_pool(with_blocks("cr-late", "cr-soon"))
     assert pool["reservationEnds"] == f"{soon:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def test_the_end_that_the_stack_file_says_stays_and_an_odcr_gets_none(account: Cloud) -> None:
     with_existing_resources(with_blocks("cr-1"), print)
     other = (datetime.now(UTC) + timedelta(days=3)).isoformat()
-    (pool,) = with_existing_resources(with_blocks("cr-1", reservationEnds=other), print)["config"][
-        "trainyard:pools"
-    ]
+    pool = created_pool(with_blocks("cr-1", reservationEnds=other))
     assert pool["reservationEnds"] == other, "that it isn't the block's is for the preflight to tell"
     with_existing_resources(with_blocks("cr-2", reservationType="odcr", reservationEnds=other), print)
-    (pool,) = with_existing_resources(with_blocks("cr-2", reservationType="odcr"), print)["config"][
-        "trainyard:pools"
-    ]
+    pool = created_pool(with_blocks("cr-2", reservationType="odcr"))
     assert "reservationEnds" not in pool, "its machines outlive it"
 
 
 def test_a_block_that_has_ended_is_left_for_the_preflight_to_tell(account: Cloud) -> None:
     ended = (datetime.now(UTC) - timedelta(days=3)).isoformat()
     with_existing_resources(with_blocks("cr-1", reservationEnds=ended), print)
-    (pool,) = with_existing_resources(with_blocks("cr-1"), print)["config"]["trainyard:pools"]
+    pool = created_pool(with_blocks("cr-1"))
     assert "reservationEnds" not in pool
 
 
 @pytest.mark.parametrize("ends", ["next year", "2027-01-31T11:30:00", 12])
 def test_an_end_that_is_none_is_left_for_the_program_to_refuse(account: Cloud, ends: Any) -> None:
-    (pool,) = with_existing_resources(with_blocks("cr-1", reservationEnds=ends), print)["config"][
-        "trainyard:pools"
-    ]
+    pool = created_pool(with_blocks("cr-1", reservationEnds=ends))
     assert (pool["capacityReservationIds"], pool["reservationEnds"]) == (["cr-1"], ends)
-    (pool,) = with_existing_resources(with_blocks("cr-1", reservationBegins=ends), print)["config"][
-        "trainyard:pools"
-    ]
+    pool = created_pool(with_blocks("cr-1", reservationBegins=ends))
     assert (pool["capacityReservationIds"], pool["reservationBegins"]) == (["cr-1"], ends)
 
 
 def test_an_existing_snapshot_is_one_that_the_preflight_takes(account: Cloud) -> None:
-    (pool,) = with_existing_resources(STACK, print)["config"]["trainyard:pools"]
+    pool = created_pool(STACK)
     ec2 = account.client("ec2")
     (found,) = ec2.describe_snapshots(SnapshotIds=[pool["dataSnapshotId"]])["Snapshots"]
     assert (found["VolumeSize"], found["Encrypted"], found["State"]) == (30, True, "completed")
