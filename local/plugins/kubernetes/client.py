@@ -203,9 +203,9 @@ class Client:
             what=f"applying {kind.kind} {place}",
         )
 
-    def delete(self, kind: Kind, namespace: str | None, name: str, propagation: str) -> bool:
-        """Request the deletion. Return False if the object does not exist."""
-        body = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
+    def delete(self, kind: Kind, namespace: str | None, name: str) -> bool:
+        """Request the deletion, also of all objects that it owns. Return False if the object does not exist."""
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
         try:
             self.request("DELETE", kind.url(namespace, name), body=body, what=f"deleting {kind.kind} {name}")
         except ApiError as error:

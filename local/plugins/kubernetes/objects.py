@@ -11,11 +11,8 @@ from local.plugins.sdk import split_names
 from local.plugins.values import UNKNOWN, Props, Secret, is_unknown
 
 AUTONAMED = "pulumi.com/autonamed"
-DELETION_PROPAGATION = "pulumi.com/deletionPropagationPolicy"
 PATCH_FORCE = "pulumi.com/patchForce"
 SKIP_AWAIT = "pulumi.com/skipAwait"
-TIMEOUT_SECONDS = "pulumi.com/timeoutSeconds"
-WAIT_FOR = "pulumi.com/waitFor"
 
 # Outputs of this plugin. The engine shows no property with two leading underscores.
 FIELD_MANAGER = "__fieldManager"
@@ -68,17 +65,23 @@ def split_id(text: str) -> tuple[str | None, str]:
     return namespace or None, name
 
 
-def annotation(props: Mapping[str, Any], key: str) -> str | None:
-    """Return an annotation of an object as text; None if it is absent or not known yet."""
+def _annotations(props: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the annotations of an object; {} if they are not known yet."""
     metadata = props.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
-    value = annotations.get(key) if isinstance(annotations, Mapping) else None
-    return None if value is None or is_unknown(value) else str(value).lower()
+    return annotations if isinstance(annotations, Mapping) else {}
 
 
 def flag(props: Mapping[str, Any], key: str) -> bool:
     """Return whether the annotation is `true`."""
-    return annotation(props, key) == "true"
+    value = _annotations(props).get(key)
+    return not is_unknown(value) and str(value).lower() == "true"
+
+
+def unserved_annotations(props: Mapping[str, Any]) -> list[str]:
+    """Return the annotations that have an effect in the official plugin and none in this one."""
+    served = (AUTONAMED, PATCH_FORCE, SKIP_AWAIT)
+    return sorted(key for key in _annotations(props) if key.startswith("pulumi.com/") and key not in served)
 
 
 def field_manager(urn: str) -> str:

@@ -59,6 +59,9 @@ class KubernetesProvider(Provider):
         failures = _check_token(request.type, api_version, kind, inputs)
         if failures:
             return CheckResult(inputs, failures)
+        for key in objects.unserved_annotations(inputs):
+            reason = f"{request.type}: annotation {key} is not supported by the local plugin"
+            failures.append(Failure("metadata.annotations", reason))
         for key, wanted in (("apiVersion", api_version), ("kind", kind)):
             if inputs.get(key, wanted) != wanted:
                 reason = f"{request.type}: {key} is {inputs[key]!r}; it must be {wanted!r}"

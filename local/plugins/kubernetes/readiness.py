@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from local.plugins.kubernetes.client import ApiError, Client
-from local.plugins.kubernetes.objects import WAIT_FOR, annotation
 
 Manifest = Mapping[str, Any]
 
@@ -31,9 +30,6 @@ _POD = ("v1", "Pod")
 
 def judge(client: Client, live: Manifest) -> Readiness:
     """Return the readiness of an object, from it and, if its kind needs it, from its Pods."""
-    wanted = annotation(live, WAIT_FOR)
-    if wanted:
-        return _condition_asked(live, wanted)
     rule = _RULES.get((str(live.get("apiVersion")), str(live.get("kind"))))
     return rule(client, live) if rule else READY
 
@@ -218,19 +214,6 @@ def _definition(_client: Client, live: Manifest) -> Readiness:
     if (conditions.get("Established") or {}).get("status") == "True":
         return READY
     return Readiness(False, "Waiting for CustomResourceDefinition to be established")
-
-
-def _condition_asked(live: Manifest, wanted: str) -> Readiness:
-    """Evaluate the annotation `pulumi.com/waitFor: condition=<type>[=<status>]`, ignoring case."""
-    key, _, rest = wanted.partition("=")
-    name, _, value = rest.partition("=")
-    if key != "condition" or not name:
-        text = f"annotation {WAIT_FOR}: {wanted!r} is not supported here; it may read condition=<type>[=<status>]"
-        return Readiness(False, text, failed=True)
-    for kind, condition in _conditions(live).items():
-        if kind.lower() == name and str(condition.get("status")).lower() == (value or "true"):
-            return READY
-    return Readiness(False, f"Waiting for condition {name} to be {value or 'true'}")
 
 
 _RULES: dict[tuple[str, str], Callable[[Client, Manifest], Readiness]] = {

@@ -32,20 +32,6 @@ class Call:
     upsert: bool
 
 
-def timeout_of(inputs: Props, asked: float | None) -> float:
-    """Return the seconds to wait: the resource option, else the annotation, else the default."""
-    if asked:
-        return asked
-    text = objects.annotation(inputs, objects.TIMEOUT_SECONDS)
-    if text is None:
-        return DEFAULT_TIMEOUT
-    try:
-        return float(text)
-    except ValueError as error:
-        where = f"{objects.describe(inputs)}: annotation {objects.TIMEOUT_SECONDS}"
-        raise ProviderError(f"{where} is {text!r}; it must be a number of seconds") from error
-
-
 def create(client: Client, inputs: Props, call: Call) -> tuple[str, Props]:
     """Apply an object that must not exist yet, and wait until it is ready."""
     kind = client.kind(inputs["apiVersion"], inputs["kind"], _PATIENCE)
@@ -84,8 +70,7 @@ def delete(client: Client, resource_id: str, state: Props, call: Call) -> None:
     """Delete an object and wait until it and all objects that it owns are gone."""
     kind = client.kind(state["apiVersion"], state["kind"])
     namespace, name = objects.split_id(resource_id)
-    propagation = (objects.annotation(state, objects.DELETION_PROPAGATION) or "foreground").capitalize()
-    if not client.delete(kind, namespace, name, propagation):
+    if not client.delete(kind, namespace, name):
         return
     if objects.flag(state, objects.SKIP_AWAIT):
         return
@@ -99,7 +84,7 @@ def delete(client: Client, resource_id: str, state: Props, call: Call) -> None:
         text = f"Waiting for deletion; finalizers: {', '.join(held)}" if held else "Waiting for deletion"
         return readiness.Readiness(False, text + _namespace_content(live))
 
-    ended = _wait(gone, timeout_of(state, call.timeout), call)
+    ended = _wait(gone, call)
     if not ended.ready:
         raise ProviderError(f"{kind.kind} {resource_id} is not gone: {ended.text}")
 
@@ -140,7 +125,7 @@ def _make_way(client: Client, kind: Kind, inputs: Props, call: Call) -> None:
             False, f"Waiting for the old {kind.kind} {place} to be gone", failed=not leaving
         )
 
-    ended = _wait(check, timeout_of(inputs, call.timeout), call)
+    ended = _wait(check, call)
     if ended.failed and not call.upsert:
         raise ProviderError(
             f"{kind.plural} {place!r} already exists (AlreadyExists); import it with id {place}, or delete it"
@@ -163,7 +148,7 @@ def _apply_and_wait(client: Client, kind: Kind, inputs: Props, call: Call) -> tu
         latest["live"] = found
         return readiness.judge(client, found)
 
-    ended = _wait(check, timeout_of(inputs, call.timeout), call)
+    ended = _wait(check, call)
     outputs = objects.outputs(latest["live"], call.manager, inputs)
     if not ended.ready:
         what = "was created or updated but failed to become ready"
@@ -189,7 +174,8 @@ def _apply(client: Client, kind: Kind, inputs: Props, manager: str) -> Props:
             raise
 
 
-def _wait(check: Callable[[], readiness.Readiness], timeout: float, call: Call) -> readiness.Readiness:
+def _wait(check: Callable[[], readiness.Readiness], call: Call) -> readiness.Readiness:
+    timeout = call.timeout or DEFAULT_TIMEOUT
     deadline = time.monotonic() + timeout
     pause, shown = _POLL_FIRST, ""
     while True:

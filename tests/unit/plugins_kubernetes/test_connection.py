@@ -241,17 +241,5 @@ def test_a_claim_is_ready_when_bound_or_when_its_class_binds_later() -> None:
     assert judge({**claim, "spec": {"storageClassName": "fsx"}, "status": {"phase": "Pending"}}).ready
 
 
-def test_a_condition_asked_for_by_annotation_is_waited_for() -> None:
-    def node_class(asked: str, *conditions: dict[str, Any]) -> readiness.Readiness:
-        metadata = {"name": "x", "annotations": {"pulumi.com/waitFor": asked}}
-        live = {"apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": metadata}
-        return judge({**live, "status": {"conditions": list(conditions)}})
-
-    assert node_class("condition=Ready", condition("Ready")).ready
-    assert not node_class("condition=Ready", condition("Ready", "False")).ready
-    assert node_class("condition=Busy=False", condition("Busy", "False")).ready
-    assert node_class("jsonpath={.a}").failed
-
-
 def test_kinds_without_a_rule_are_ready_at_once() -> None:
     assert judge({"apiVersion": "v1", "kind": "ConfigMap"}).ready

@@ -106,6 +106,11 @@ def test_a_name_of_the_program_is_left_alone_and_cluster_scoped_kinds_get_no_nam
         ("kubernetes:core/v1:ConfigMapPatch", {"metadata": {"name": "x"}, "dat": {}}, "has no property dat"),
         ("kubernetes:core/v1:ConfigMap", {"kind": "Secret"}, "must be 'ConfigMap'"),
         (
+            "kubernetes:core/v1:ConfigMap",
+            {"metadata": {"annotations": {"pulumi.com/waitFor": "condition=Ready"}}},
+            "annotation pulumi.com/waitFor is not supported",
+        ),
+        (
             "kubernetes:helm.sh/v3:Release",
             {"chart": "c", "name": "n", "recreatePods": True},
             "recreatePods is not supported",
