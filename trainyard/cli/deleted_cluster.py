@@ -11,6 +11,8 @@ from typing import Any
 
 import boto3
 
+from trainyard.cli.summary import stack_outputs
+
 # pulumi-kubernetes, provider setting `deleteUnreachable`.
 FORGET_UNREACHABLE = "PULUMI_K8S_DELETE_UNREACHABLE"
 CLUSTER = "aws:eks/cluster:Cluster"
@@ -32,7 +34,5 @@ def gone_cluster(deployment: Mapping[str, Any], region: str) -> str | None:
     if not any(str(each["type"]).startswith("kubernetes:") for each in resources):
         return None
     own = [each["id"] for each in resources if each["type"] == CLUSTER]
-    # The first outputs are those of the stack.
-    outputs: Mapping[str, Any] = next((each["outputs"] for each in resources if "outputs" in each), {})
-    name = own[0] if own else outputs.get("clusterName")
+    name = own[0] if own else stack_outputs(deployment).get("clusterName")
     return str(name) if name and is_gone(str(name), region) else None

@@ -24,7 +24,7 @@ from trainyard.cli.make_variables import user_command
 from trainyard.cli.next_steps import stopped
 from trainyard.cli.output import OUTPUT
 from trainyard.cli.progress import Filter
-from trainyard.cli.summary import MAX_ROWS, STACK, EngineSummary, deletion_total
+from trainyard.cli.summary import MAX_ROWS, STACK, EngineSummary, deletion_total, stack_outputs
 
 ROOT = Path(__file__).resolve().parents[2]
 # In a pipe, the number of resources comes each time that so many more are done.
@@ -281,9 +281,7 @@ class Engine:
 
     def outputs(self) -> dict[str, Any]:
         """Return the outputs of the stack, empty if there is none. The program exports no secrets."""
-        resources = self.deployment().get("resources") or []
-        stack: dict[str, Any] = next((each for each in resources if each["type"] == STACK), {})
-        return stack.get("outputs") or {}
+        return stack_outputs(self.deployment())
 
     def _capture(self, *arguments: str, directory: Path = ROOT) -> str:
         result = subprocess.run(

@@ -13,6 +13,7 @@ from trainyard.cli.engine import EngineError
 from trainyard.cli.errors import CommandError
 from trainyard.cli.output import OUTPUT
 from trainyard.cli.runs import DeployedStack
+from trainyard.cli.summary import stack_outputs
 from trainyard.k8s import kubeconfig as kubeconfigs
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, ApiUnavailable, Client, RetryPolicy
@@ -39,8 +40,7 @@ def check_deployed_pools(
     Raises:
         CommandError: A pool of the stack file is being deleted.
     """
-    resources = deployment.get("resources") or []
-    outputs: Mapping[str, Any] = next((each["outputs"] for each in resources if "outputs" in each), {})
+    outputs = stack_outputs(deployment)
     if "clusterName" not in outputs:
         return {}
     removed = removed_pools(deployment, config)

@@ -68,6 +68,13 @@ def planned_totals(events: Iterable[str]) -> dict[str, int]:
     return dict(totals)
 
 
+def stack_outputs(deployment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the outputs of the stack in a state; {} if there are none."""
+    resources = deployment.get("resources") or []
+    stack: dict[str, Any] = next((each for each in resources if each["type"] == STACK), {})
+    return stack.get("outputs") or {}
+
+
 def deletion_total(deployment: Mapping[str, Any]) -> dict[str, int]:
     """Return how many rows a destroy of the whole stack prints, from the stack's state."""
     return {"deleted": sum(_has_row(each) for each in deployment.get("resources") or [])}

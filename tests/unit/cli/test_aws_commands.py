@@ -307,7 +307,7 @@ def test_settings_of_an_example_reach_up_and_preview(
     command: str, checked: None, pulumi: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFLIGHT", "no")
-    resources = {"resources": [{"custom": True}]}
+    resources = {"resources": [{"type": "aws:ec2/vpc:Vpc", "custom": True}]}
     monkeypatch.setattr(AwsStack, "deployment", lambda _stack: resources)
     getattr(aws_commands, command)("p4d")
     (line,) = (each for each in pulumi.read_text().splitlines() if each.startswith(f"{command} --"))
