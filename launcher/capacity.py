@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from launcher import block
 from launcher.observe import Claim, Node, NodePool, Observation, Pod
@@ -261,49 +261,41 @@ def decide(
         started: The start of the wait.
         quorum_since: `Wait.since` of the last decision.
     """
-    decision = _decide(request, seen, counted, started, quorum_since)
-    warning = block.deadline_warning(request, seen.now)
-    if isinstance(decision, Submit) and warning:
-        return replace(decision, reason=f"{decision.reason}; {warning}")
-    return decision
-
-
-def _decide(
-    request: NodeRequest, seen: Observation, counted: Count, started: float, quorum_since: float | None
-) -> Decision:
     if hopeless := preflight(request, seen, started):
         return GiveUp(code=names.EXIT_IMPOSSIBLE, reason=hopeless)
     have = min(len(counted.usable), request.max_nodes)
-    there = count_of(have, "node is ready", "nodes are ready")
     deadline = started + request.deadline_seconds
     if have < request.min_nodes:
-        if seen.now >= deadline:
-            return GiveUp(
-                code=names.EXIT_BELOW_MINIMUM,
-                reason=f"{have} of at least {request.min_nodes} nodes after {request.deadline_seconds} s",
-            )
-        return Wait(since=None)
+        if seen.now < deadline:
+            return Wait(since=None)
+        reason = f"{have} of at least {request.min_nodes} nodes after {request.deadline_seconds} s"
+        return GiveUp(code=names.EXIT_BELOW_MINIMUM, reason=reason)
     # If the clock was set back, the hold window starts again.
     since = seen.now if quorum_since is None else min(quorum_since, seen.now)
-    if have == request.max_nodes:
-        return Submit(nodes=have, reason=f"all {there}" if have > 1 else there)
+    held_until = since + request.hold_seconds
+    reason = count_of(have, "node is ready", "nodes are ready")
     most, limit = ceiling(request, seen)
-    if have >= most:
-        return Submit(nodes=have, reason=f"{there}, and no more can come: {limit}")
-    if have >= most - counted.foreign:
-        return Submit(
-            nodes=have,
-            reason=f"{there}, and the pool's other {counted.foreign} {'is' if counted.foreign == 1 else 'are'} in use",
-        )
     on_their_way = len(counted.unusable) - counted.foreign
-    if not on_their_way and is_out_of_capacity(request, seen, started, since + request.hold_seconds):
-        refused = missing_capacity(request, seen.warnings, started)
-        return Submit(nodes=have, reason=f"{there}, and no more can come: {refused}", by_events=True)
-    if seen.now >= since + request.hold_seconds:
-        return Submit(nodes=have, reason=f"{there}, and no more came within {request.hold_seconds} s")
-    if seen.now >= deadline:
-        return Submit(nodes=have, reason=f"{there} at the deadline of {request.deadline_seconds} s")
-    return Wait(since=since)
+    by_events = False
+    if have == request.max_nodes:
+        reason = f"all {reason}" if have > 1 else reason
+    elif have >= most:
+        reason += f", and no more can come: {limit}"
+    elif have >= most - counted.foreign:
+        verb = "is" if counted.foreign == 1 else "are"
+        reason += f", and the pool's other {counted.foreign} {verb} in use"
+    elif not on_their_way and is_out_of_capacity(request, seen, started, held_until):
+        by_events = True
+        reason += f", and no more can come: {missing_capacity(request, seen.warnings, started)}"
+    elif seen.now >= held_until:
+        reason += f", and no more came within {request.hold_seconds} s"
+    elif seen.now >= deadline:
+        reason += f" at the deadline of {request.deadline_seconds} s"
+    else:
+        return Wait(since=since)
+    if warning := block.deadline_warning(request, seen.now):
+        reason += f"; {warning}"
+    return Submit(nodes=have, reason=reason, by_events=by_events)
 
 
 _MAX_PARTS = 4

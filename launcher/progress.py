@@ -202,14 +202,13 @@ def finish_retirement(progress: Progress, now: float) -> Progress:
     return replace(progress, retiring="", retiring_nodes=0, began=now)
 
 
-def adopt(progress: Progress | None, training: Training, now: float) -> Progress:
+def adopt(progress: Progress, training: Training) -> Progress:
     """Return the progress of a run with this training job. Use the job's annotation where the Lease has less."""
-    found = progress or initial_progress(now)
-    missed = max(0, training.restart - found.total_restarts)
+    missed = max(0, training.restart - progress.total_restarts)
     return replace(
-        found,
-        restarts=found.restarts + missed,
-        total_restarts=found.total_restarts + missed,
+        progress,
+        restarts=progress.restarts + missed,
+        total_restarts=progress.total_restarts + missed,
         training_uid=training.uid,
     )
 

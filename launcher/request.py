@@ -10,6 +10,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
 from types import UnionType
@@ -47,11 +48,6 @@ def count_of(number: int, singular: str, plural: str = "") -> str:
 def _at_least(minimum: int, key: str = "") -> Any:
     """Declare a whole number with a minimum, and a `key` in JSON if it is not the field's name."""
     return field(metadata={"minimum": minimum, "key": key})
-
-
-def _named(key: str) -> Any:
-    """Declare a field whose key in JSON is not the field's name."""
-    return field(metadata={"key": key})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +99,7 @@ class Placeholder:
     """The pod that holds a node until a worker preempts it."""
 
     image: str
-    priority_class: str = _named("priorityClassName")
+    priority_class: str = field(metadata={"key": "priorityClassName"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +113,8 @@ class Worker:
     """
 
     image: str
-    service_account: str = _named("serviceAccountName")
-    priority_class: str = _named("priorityClassName")
+    service_account: str = field(metadata={"key": "serviceAccountName"})
+    priority_class: str = field(metadata={"key": "priorityClassName"})
     processes_per_node: int = _at_least(1)
     cpu: Quantity
     memory: Quantity
@@ -294,79 +290,68 @@ _CHOICES = {
 }
 
 
-class _Mismatch(Exception):
-    """The value is not what the message says."""
-
-
 def _read(kind: Any, value: object, place: str, problems: list[str], **limits: Any) -> Any:
     """Return the JSON value as this kind. Add a line for each error below `place`, and return None for such a value."""
-    if is_dataclass(kind):
-        return _read_object(kind, value, place, problems)
     if get_origin(kind) in (Union, UnionType):  # X | None
         return None if value is None else _read(get_args(kind)[0], value, place, problems, **limits)
-    if get_origin(kind) is tuple:
+    if is_dataclass(kind):
+        if isinstance(value, dict):
+            return _read_object(kind, value, place, problems)
+        expected = "an object"
+    elif get_origin(kind) is tuple:
         if isinstance(value, list):
             items = enumerate(value)
             return tuple(_read(get_args(kind)[0], each, f"{place}[{n}]", problems) for n, each in items)
-        right = "a list"
+        expected = "a list"
     elif get_origin(kind) is Mapping:
         if isinstance(value, dict):
             return {key: _read(str, each, f"{place}.{key}", problems) for key, each in value.items()}
-        right = "an object"
+        expected = "an object"
     else:
         try:
             return _scalar(kind, value, **limits)
-        except _Mismatch as error:
-            right = str(error)
-    problems.append(f"{place} is {json.dumps(value)[:200]}; it must be {right}")
+        except ValueError as error:
+            expected = str(error)
+    problems.append(f"{place} is {json.dumps(value)[:200]}; it must be {expected}")
     return None
 
 
-def _read_object(kind: Any, value: object, place: str, problems: list[str]) -> Any:
-    if not isinstance(value, dict):
-        problems.append(f"{place} is {json.dumps(value)[:200]}; it must be an object")
-        return None
-    hints, found = get_type_hints(kind), {}
-    left = dict(value)
+def _read_object(kind: Any, value: dict[str, object], place: str, problems: list[str]) -> Any:
+    hints, found, left = get_type_hints(kind), {}, dict(value)
     keys = []
     for each in fields(kind):
         key = each.metadata.get("key") or re.sub("_([a-z])", lambda part: part[1].upper(), each.name)
         keys.append(key)
-        optional = each.default is not MISSING or each.default_factory is not MISSING
         if key in left:
             limits = {"minimum": each.metadata.get("minimum", 0), "choices": _CHOICES.get(each.name)}
             found[each.name] = _read(hints[each.name], left.pop(key), f"{place}.{key}", problems, **limits)
-        elif not optional:
+        elif each.default is MISSING and each.default_factory is MISSING:
             problems.append(f"{place}.{key} is missing")
     problems += [f"{place}.{key} is not known; it must be one of {sorted(keys)}" for key in sorted(left)]
     return None if problems else kind(**found)
 
 
-def _scalar(
-    kind: Any, value: object, minimum: int = 0, choices: tuple[str, ...] | None = None
-) -> bool | int | float | str:
-    """Return the value if it is of this kind. Raises _Mismatch with what it must be."""
+def _scalar(kind: Any, value: object, minimum: int = 0, choices: tuple[str, ...] | None = None) -> object:
+    """Return the value if it is of this kind. Raises ValueError with what it must be."""
     if kind is bool:
         if isinstance(value, bool):
             return value
-        raise _Mismatch("true or false")
+        raise ValueError("true or false")
     if kind is int:
-        if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= MAX_NUMBER:
+        if type(value) is int and minimum <= value <= MAX_NUMBER:  # not a bool
             return value
-        raise _Mismatch(f"a whole number from {minimum} to {MAX_NUMBER}")
+        raise ValueError(f"a whole number from {minimum} to {MAX_NUMBER}")
     if kind is Moment:
-        try:
+        with suppress(ValueError):
             moment = datetime.fromisoformat(str(value))
-        except ValueError:
-            moment = datetime.min
-        if moment.tzinfo is not None:
-            return moment.timestamp()
-        raise _Mismatch("a time with its zone, for instance 2027-01-31T11:30:00Z")
+            if moment.tzinfo is not None:
+                return moment.timestamp()
+        raise ValueError("a time with its zone, for instance 2027-01-31T11:30:00Z")
     if not isinstance(value, str) or (choices and value not in choices):
-        raise _Mismatch(" or ".join(choices) if choices else "a text")
+        raise ValueError(" or ".join(choices) if choices else "a text")
     if kind is Quantity:
         try:
             quantity.parse(value)
         except ValueError:
-            raise _Mismatch("a quantity, for instance 4, 1500m or 2Gi") from None
+            raise ValueError("a quantity, for instance 4, 1500m or 2Gi") from None
     return value

@@ -38,7 +38,7 @@ from launcher.manifests import stamp
 from launcher.observe import PATIENCE_SECONDS, Claim, Observation, Pod, Training
 from launcher.outcome import JobFailure, gang, is_live, job_failure, workers
 from launcher.progress import Failure, Loss, Progress
-from launcher.request import NodeRequest, Request
+from launcher.request import NodeRequest, Request, count_of
 from trainyard.k8s import names
 
 # A running operator creates a job's pods within a second or two.
@@ -59,19 +59,20 @@ def step(request: Request, memory: Memory, seen: Observation, jitter: float = 0.
         seen: The observation, with the pool of `memory.candidate`.
         jitter: A random number from 0 to below 1.
     """
+    progress = progresses.initial_progress(seen.now)
     if memory.progress is not None:
-        memory = replace(memory, progress=progresses.limit_to_now(memory.progress, request, seen.now))
-    progress = memory.progress or progresses.initial_progress(seen.now)
+        progress = progresses.limit_to_now(memory.progress, request, seen.now)
+        memory = replace(memory, progress=progress)
     if progress.retiring:
         if not seen.fresh or not retired(progress, request, seen):
-            return retire(request, memory, progress, seen)
+            return retire(request, progress, seen)
         progress = progresses.finish_retirement(progress, seen.now)
         memory = Memory(progress=progress)
     if seen.training is not None or progress.training_uid:
-        return follow(request, memory, seen)
-    if progress.pause_until is not None and seen.now < progress.pause_until:
-        return pause(request, replace(memory, progress=progress), progress, seen)
+        return follow(request, memory, progress, seen)
     if progress.pause_until is not None:
+        if seen.now < progress.pause_until:
+            return pause(request, progress, seen)
         progress = progresses.end_pause(progress, seen.now)
     return wait(request, memory, progress, seen, jitter)
 
@@ -130,24 +131,23 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
             state = names.STATE_WAITING if since is None else names.STATE_HOLDING
             memory, report = replace(memory, quorum_since=since), replace(report, state=state)
             return _hold(candidate, Step(memory=memory, report=report, actions=()), progress, seen)
-        case Submit(nodes=nodes) if not seen.fresh:
-            # Delete surplus placeholders before the fresh lists are read, so that one read is enough.
-            surplus = _surplus(candidate, progress, counted, nodes, seen)
-            return replace(step, actions=(*remove(surplus), Recount()))
-        # A cached list may be older than the last change of the stack: a NodePool without its limit, or no NodePool.
-        case GiveUp() if not seen.fresh:
-            return replace(step, actions=(Recount(),))
         case Submit(nodes=nodes, reason=reason, by_events=by_events):
+            surplus = remove(_surplus(candidate, progress, counted, nodes, seen))
+            if not seen.fresh:
+                # Delete surplus placeholders before the fresh lists are read, so that one read is enough.
+                return replace(step, actions=(*surplus, Recount()))
             reason = _placed(request, progress) + reason
             report = replace(report, state=names.STATE_SUBMITTING, nodes=nodes, reason=reason)
-            surplus = _surplus(candidate, progress, counted, nodes, seen)
             # Events are not trusted, so no NodeClaim is deleted because of one.
             unneeded = () if by_events else node_release.unneeded(candidate, seen, since=progress.since)
-            # Delete these first, so that Karpenter launches no more nodes. Then count the nodes again.
-            before: tuple[Action, ...] = (*remove(surplus), *unneeded)
-            start = Start(nodes=nodes, reason=reason)
-            return replace(step, report=report, actions=(*before, Recount()) if before else (start,))
+            if surplus or unneeded:
+                # Delete these first, so that Karpenter launches no more nodes. Then count the nodes again.
+                return replace(step, report=report, actions=(*surplus, *unneeded, Recount()))
+            return replace(step, report=report, actions=(Start(nodes=nodes, reason=reason),))
         case GiveUp(code=code, reason=reason):
+            if not seen.fresh:
+                # A cached list may be older than the last change of the stack: a NodePool without its limit, or none.
+                return replace(step, actions=(Recount(),))
             if code == names.EXIT_BELOW_MINIMUM:
                 # One of several failures gets a short message.
                 parts = {"maximum": 1} if request.candidates > 1 else {}
@@ -243,10 +243,10 @@ def _fail(
     return Step(memory=memory, report=replace(step.report, reason=reason), actions=gone)
 
 
-def pause(request: Request, memory: Memory, progress: Progress, seen: Observation) -> Step:
+def pause(request: Request, progress: Progress, seen: Observation) -> Step:
     """Pause between two attempts without placeholders, so that Karpenter removes idle nodes."""
     report = _make_report(names.STATE_PAUSING, request, seen, _paused(request, progress))
-    return Step(memory=memory, report=report, actions=remove(placeholders(request, seen)))
+    return Step(memory=Memory(progress=progress), report=report, actions=remove(placeholders(request, seen)))
 
 
 def _placed(request: Request, progress: Progress) -> str:
@@ -286,86 +286,69 @@ def _make_report(state: str, request: Request, seen: Observation, reason: str, n
     return Report(state=state, nodes=nodes, of=request.max_nodes, claims=claims, reason=reason)
 
 
-def follow(request: Request, memory: Memory, seen: Observation) -> Step:
+def follow(request: Request, memory: Memory, progress: Progress, seen: Observation) -> Step:
     """Follow a training job that exists, or existed at the last step."""
     training, placeholders_now, job = seen.training, placeholders(request, seen), _job(request)
     report = _make_report(names.STATE_FAILED, request, seen, "")
 
-    def end(state: str, code: int, reason: str, also: tuple[Action, ...] = ()) -> Step:
+    def end(code: int, reason: str, also: tuple[Action, ...] = ()) -> Step:
+        state = names.STATE_SUCCEEDED if code == names.EXIT_SUCCEEDED else names.STATE_FAILED
         actions: tuple[Action, ...] = (*remove(placeholders_now), *also, End(code=code, reason=reason))
         return Step(memory=memory, report=replace(report, state=state, reason=reason), actions=actions)
 
     if training is None:
-        return end(names.STATE_FAILED, names.EXIT_TRAINING_FAILED, f"{job} was deleted")
+        return end(names.EXIT_TRAINING_FAILED, f"{job} was deleted")
     if not training.ours:
-        return end(
-            names.STATE_FAILED,
-            names.EXIT_IMPOSSIBLE,
-            f"{job}: exists and was not created by a launcher. Use another run id",
-        )
-    followed = memory.progress.training_uid if memory.progress else ""
-    if followed and training.uid != followed:
+        reason = f"{job}: exists and was not created by a launcher. Use another run id"
+        return end(names.EXIT_IMPOSSIBLE, reason)
+    if progress.training_uid and training.uid != progress.training_uid:
         reason = f"{job}: another job has this name (uid {training.uid}). Do not create jobs of a run by hand"
-        return end(names.STATE_FAILED, names.EXIT_TRAINING_FAILED, reason)
-    progress = progresses.adopt(memory.progress, training, seen.now)
+        return end(names.EXIT_TRAINING_FAILED, reason)
+    progress = progresses.adopt(progress, training)
     candidate = progresses.remaining_request(request, progress)
     pods = workers(request, seen)
     training = backends.of(request).settle(training, pods)
     report = replace(report, state=names.STATE_FOLLOWING, nodes=training.nodes, of=training.nodes)
     if training.outcome == "Succeeded":
-        nodes = f"{training.nodes} node{'' if training.nodes == 1 else 's'}"
         restarts = progresses.describe_restarts(request, progress)
-        reason = f"trained on {nodes}" + (f" ({restarts})" if restarts else "")
-        return end(names.STATE_SUCCEEDED, names.EXIT_SUCCEEDED, reason)
+        reason = f"trained on {count_of(training.nodes, 'node')}" + (f" ({restarts})" if restarts else "")
+        return end(names.EXIT_SUCCEEDED, reason)
     if training.deleting:
         reason = f"{job} is being deleted"
         return Step(memory=memory, report=replace(report, reason=reason), actions=())
     if training.suspended and not training.outcome:
-        return _suspended(request, memory, progress, report, training, seen)
+        # This time does not count for activeDeadlineSeconds.
+        progress = progresses.suspend(progress, training, seen.now)
+        reason = f"{job} is suspended; it continues when {backends.of(request).suspend_field} is false"
+        report = replace(report, state=names.STATE_SUSPENDED, nodes=0, reason=reason)
+        memory = replace(memory, progress=progress, gang={})
+        return Step(memory=memory, report=report, actions=remove(placeholders_now))
     if progress.suspended and not training.outcome:
         if not seen.fresh:
             return Step(memory=memory, report=report, actions=(Recount(),))
         after = progresses.retire(progress, training, "it was resumed", seen.now, counted=False)
-        return retire(request, Memory(progress=after), after, seen)
+        return retire(request, after, seen)
     # A node that is not Ready for a moment has not lost its worker, unless the job has failed.
     known = seen.nodes if training.outcome == "Failed" else ()
     ended = job_failure(candidate, training, pods, memory.gang, seen.now, known)
-    # The watch of the pods may lag behind the watch of the job.
-    if ended is not None and not seen.fresh:
-        return Step(memory=memory, report=report, actions=(Recount(),))
-    if ended is not None and ended.is_retryable and progress.restarts < request.max_restarts:
-        after = progresses.retire(progress, training, ended.reason, seen.now, counted=True)
-        return retire(request, Memory(progress=after), after, seen)
     if ended is not None:
-        left = tuple(pod for pod in pods if pod.phase in ("Pending", "Running") and not pod.deleting)
+        if not seen.fresh:
+            # The watch of the pods may lag behind the watch of the job.
+            return Step(memory=memory, report=report, actions=(Recount(),))
+        if ended.is_retryable and progress.restarts < request.max_restarts:
+            after = progresses.retire(progress, training, ended.reason, seen.now, counted=True)
+            return retire(request, after, seen)
+        left = tuple(pod for pod in pods if is_live(pod) and not pod.deleting)
         # A node may have been launched for the second pod of a worker.
         unneeded = node_release.unneeded(candidate, seen, since=progress.since)
-        also: tuple[Action, ...] = (*remove(left), *unneeded)
-        return end(
-            names.STATE_FAILED, names.EXIT_TRAINING_FAILED, _final_reason(request, progress, ended), also
-        )
+        reason = _final_reason(request, progress, ended)
+        return end(names.EXIT_TRAINING_FAILED, reason, (*remove(left), *unneeded))
     memory = replace(memory, progress=progress, gang=gang(pods))
     placed = sum(bool(pod.node) for pod in pods)
     following = replace(report, reason=_report_reason(candidate, memory, seen, training, pods))
     # Until every worker has its node, the other placeholders hold the nodes.
     actions = remove(placeholders_now) if placed >= training.nodes else ()
     return Step(memory=memory, report=following, actions=actions)
-
-
-def _suspended(
-    request: Request,
-    memory: Memory,
-    progress: Progress,
-    report: Report,
-    training: Training,
-    seen: Observation,
-) -> Step:
-    """Follow a suspended training job without placeholders. This time does not count for activeDeadlineSeconds."""
-    progress = progresses.suspend(progress, training, seen.now)
-    memory = replace(memory, progress=progress, gang={})
-    reason = f"{_job(request)} is suspended; it continues when {backends.of(request).suspend_field} is false"
-    report = replace(report, state=names.STATE_SUSPENDED, nodes=0, reason=reason)
-    return Step(memory=memory, report=report, actions=remove(placeholders(request, seen)))
 
 
 def _job(request: Request) -> str:
@@ -446,10 +429,10 @@ def _old(progress: Progress, seen: Observation) -> Training | None:
     return training if training is not None and training.uid == progress.retiring else None
 
 
-def retire(request: Request, memory: Memory, progress: Progress, seen: Observation) -> Step:
+def retire(request: Request, progress: Progress, seen: Observation) -> Step:
     """Remove the old training job and its pods before a restart, and hold the nodes that its workers leave."""
     candidate, old, left = request.candidate(progress.candidate), _old(progress, seen), workers(request, seen)
-    live = sum(map(is_live, left))
+    memory, live = Memory(progress=progress), sum(map(is_live, left))
     reason = f"{progresses.describe_restarts(request, progress)}: {progress.why}"
     report = replace(_make_report(names.STATE_RESTARTING, request, seen, reason, live), claims=0)
     is_late = seen.now >= progress.began + RETIRE_TIMEOUT_SECONDS
