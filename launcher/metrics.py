@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created
 from launcher.actions import Memory, Step
 from launcher.capacity import target
 from launcher.observe import Observation
-from launcher.progress import Progress, Usage
+from launcher.progress import Progress
 from launcher.refusals import refusals
 from launcher.request import Request
 from launcher.server import serve_metrics
@@ -28,6 +28,8 @@ _WITHOUT_TRAINING = frozenset(
     {names.STATE_WAITING, names.STATE_HOLDING, names.STATE_PAUSING, names.STATE_RESTARTING}
 )
 _ASKING = frozenset({names.STATE_WAITING, names.STATE_HOLDING})
+# Before the first step of a run.
+_NO_PROGRESS = Progress(attempt=0, candidate=0, since=0.0, began=0.0)
 _Metric = TypeVar("_Metric", Counter, Gauge)
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -96,20 +98,21 @@ class Metrics:
         pausing = report.state == names.STATE_PAUSING
         self._show_pool(candidate.pool.name, report.nodes, 0 if pausing else wanted)
         self._waiting.set(report.state in _WITHOUT_TRAINING)
-        old, new = before.progress, step.memory.progress or before.progress
-        used, usage = old.usage if old else Usage(), new.usage if new else Usage()
+        old = before.progress or _NO_PROGRESS
+        new = step.memory.progress or old
+        # The idle node-seconds in the progress start at 0 in each attempt.
+        idle_before = old.idle_node_seconds if _attempts(old) == _attempts(new) else 0.0
         for counter, added in (
             (self._attempts, _attempts(new) - _attempts(old)),
-            (self._restarts, (new.restarts if new else 0) - (old.restarts if old else 0)),
-            (self._released_nodes, len(new.released if new else ()) - len(old.released if old else ())),
-            (self._idle_node_seconds, _idle(old, new)),
-            (self._node_seconds, usage.node_seconds - used.node_seconds),
-            (self._cost, usage.usd - used.usd),
+            (self._restarts, new.restarts - old.restarts),
+            (self._released_nodes, len(new.released) - len(old.released)),
+            (self._idle_node_seconds, new.idle_node_seconds - idle_before),
+            (self._node_seconds, new.usage.node_seconds - old.usage.node_seconds),
+            (self._cost, new.usage.usd - old.usage.usd),
         ):
             counter.inc(max(0, added))
         self._began = seen.now if self._began is None else self._began
-        if (progress := old or new) is not None:
-            self._count_refusals(candidate, max(progress.began, self._began), seen)
+        self._count_refusals(candidate, max((before.progress or new).began, self._began), seen)
 
     def count_decision(self, candidate: Request, seconds: float) -> None:
         """Note how long after the lists were read the training job was created."""
@@ -140,14 +143,6 @@ class Metrics:
             return None
 
 
-def _attempts(progress: Progress | None) -> int:
+def _attempts(progress: Progress) -> int:
     """Return the number of started attempts. During a pause, the progress already has the next number."""
-    return 0 if progress is None else progress.attempt - (progress.pause_until is not None)
-
-
-def _idle(old: Progress | None, new: Progress | None) -> float:
-    """Return the idle node-seconds of this step. Those in the progress start at 0 in each attempt."""
-    if new is None:
-        return 0.0
-    same = old is not None and _attempts(old) == _attempts(new)
-    return new.idle_node_seconds - (old.idle_node_seconds if old is not None and same else 0.0)
+    return progress.attempt - (progress.pause_until is not None)
