@@ -230,14 +230,9 @@ def _training_path(request: Request) -> str:
 
 
 def _each(work: Callable[[T], object], items: Sequence[T]) -> None:
-    """Call `work` for each item, in parallel if there are many. Raise the first exception."""
-    if len(items) <= AT_ONCE:
-        for item in items:
-            work(item)
-        return
+    """Call `work` for each item, in parallel. Raise the first exception."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for _ in pool.map(work, items):
-            pass
+        list(pool.map(work, items))
 
 
 def _uid(training: Training | None) -> str:

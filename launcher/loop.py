@@ -33,7 +33,6 @@ from launcher.lease import RunLease
 from launcher.manifests import Owner
 from launcher.metrics import Metrics
 from launcher.observe import Observation
-from launcher.progress import Usage
 from launcher.request import Request
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, ApiUnavailable
@@ -88,7 +87,7 @@ class Launcher:
     clock: Callable[[], float] = time.monotonic
     poll_seconds: float = POLL_SECONDS
     holder: str = field(default_factory=lambda: str(uuid.uuid4()))
-    draw: Callable[[], float] | None = None
+    draw: Callable[[], float] = random.random
     price: cost.Price = cost.unknown
 
     def __post_init__(self) -> None:
@@ -101,7 +100,6 @@ class Launcher:
         self._conflicts: dict[str, float] = {}
         self._last_report: Report | None = None
         self._last_printed: Report | None = None
-        self._chance = self.draw or random.Random(self.request.run_id).random  # noqa: S311 (jitter)
 
     def run(self) -> int:
         """Run until the end, release the Lease, and return the exit code."""
@@ -166,7 +164,7 @@ class Launcher:
             if self._meter.lacks_nodes(candidate, seen):
                 seen = self.gateway.observe(candidate, fresh=True)
             usage = self._meter.count(candidate, seen, self.clock())
-            step = state_machine.step(self.request, self._memory, seen, self._chance())
+            step = state_machine.step(self.request, self._memory, seen, self.draw())
             if step.memory.progress is not None:
                 counted = replace(step.memory.progress, usage=usage)
                 step = replace(step, memory=replace(step.memory, progress=counted))
@@ -213,7 +211,8 @@ class Launcher:
         lacking = dict.fromkeys(lack for each in candidates for lack in self.gateway.lacking(each))
         if not lacking:
             return None
-        reason = f"the cluster has no {' and no '.join(lacking)}"
+        missing = ", ".join(lacking)
+        reason = f"{missing}: missing in this cluster. Run pulumi up --refresh to create what is missing"
         return self._end(End(code=names.EXIT_IMPOSSIBLE, reason=reason))
 
     def _refuse_second_launcher(self, lease: RunLease) -> int:
@@ -277,7 +276,7 @@ class Launcher:
         state = names.STATE_SUCCEEDED if end.code == names.EXIT_SUCCEEDED else names.STATE_FAILED
         last = self._last_report or self._empty_report()
         self._report(replace(last, state=state, reason=self._with_usage(end.reason)))
-        self._annotate(self._meter.usage)
+        self._annotate()
         return end.code
 
     def _empty_report(self, reason: str = "") -> Report:
@@ -287,10 +286,11 @@ class Launcher:
         used = self._meter.usage.describe()
         return f"{reason}; {used}" if used else reason
 
-    def _annotate(self, usage: Usage) -> None:
+    def _annotate(self) -> None:
         """Write the usage on the training job, if it exists, the Lease is held, and the API server allows it."""
         if self._lease is None or not self._lease.is_holder:
             return
+        usage = self._meter.usage
         uid = self._memory.progress.training_uid if self._memory.progress else ""
         if not uid or not usage.node_seconds:
             return

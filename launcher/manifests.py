@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from launcher.request import NodeRequest, Request, Worker
+from launcher.request import NodeRequest, Request
 from trainyard.k8s import names
 
 JsonObject = dict[str, Any]
@@ -192,7 +192,6 @@ def worker_template(
         leads: Whether one of the pods may have rank 0, which serves the metrics.
     """
     worker = request.worker
-    port = _metrics_port(worker) if leads else None
     env = {
         # EFA's huge pages are not used, and `hugepages-2Mi` is not requested. For Karpenter no instance type has any,
         # so it would launch no node for such a pod (github.com/aws/karpenter-provider-aws v1.14.1, computeCapacity in
@@ -222,8 +221,17 @@ def worker_template(
     }
     if worker.command is not None:
         container["command"] = list(worker.command)
-    if port is not None:
-        container["ports"] = [{"name": names.METRICS_PORT_NAME, "containerPort": port, "protocol": "TCP"}]
+    annotations = {names.DO_NOT_DISRUPT: "true"}
+    if leads and (port := worker.env.get(names.ENV_METRICS_PORT)):
+        container["ports"] = [
+            {"name": names.METRICS_PORT_NAME, "containerPort": int(port), "protocol": "TCP"}
+        ]
+        # Prometheus' chart uses these annotations by default (prometheus-community/helm-charts@005bec2).
+        annotations |= {
+            "prometheus.io/scrape": "true",
+            "prometheus.io/port": port,
+            "prometheus.io/path": names.METRICS_PATH,
+        }
     shared = [{"name": claim, "mountPath": path} for claim, path in worker.mounts.items()]
     container["volumeMounts"] += shared
     return {
@@ -232,10 +240,7 @@ def worker_template(
                 **labels(request, names.ROLE_WORKER),
                 names.LABEL_TRAINING_JOB: request.training_job,
             },
-            "annotations": {
-                names.DO_NOT_DISRUPT: "true",
-                **(_scrape_annotations(port) if port is not None else {}),
-            },
+            "annotations": annotations,
         },
         "spec": {
             **_placement(request),
@@ -260,21 +265,6 @@ def _secret_variable(name: str, place: str) -> JsonObject:
     """Return a variable with the value of `<Secret>/<key>` in the workers' namespace."""
     secret, _, key = place.partition("/")
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
-
-
-def _metrics_port(worker: Worker) -> int | None:
-    """Return the port on which rank 0 serves metrics; None if it is not set or invalid."""
-    port = worker.env.get(names.ENV_METRICS_PORT, "")
-    return int(port) if re.fullmatch(r"[1-9][0-9]{0,4}", port) and int(port) < 65536 else None
-
-
-def _scrape_annotations(port: int) -> dict[str, str]:
-    """Return the annotations that Prometheus' chart uses by default (prometheus-community/helm-charts@005bec2)."""
-    return {
-        "prometheus.io/scrape": "true",
-        "prometheus.io/port": str(port),
-        "prometheus.io/path": names.METRICS_PATH,
-    }
 
 
 def grace_seconds(env: Mapping[str, str]) -> int:

@@ -372,7 +372,10 @@ def _report_reason(
     finished = sum(pod.phase == "Succeeded" for pod in pods)
     if not pods and training.created and seen.now - training.created >= UNRECONCILED_SECONDS:
         operator = backends.of(request).operator
-        state = f"submitted, but the {operator} has not created its pods for {UNRECONCILED_SECONDS} s"
+        state = (
+            f"submitted, but the {operator} has not created its pods for {UNRECONCILED_SECONDS} s:"
+            f" kubectl get events -n {request.namespace} says why"
+        )
     elif finished >= nodes:  # the job's condition changes a moment after the last one
         state = f"{finished} of {nodes} workers finished"
     else:

@@ -341,7 +341,7 @@ def test_what_the_cluster_lacks_is_named(api: FakeApi, gateway: Gateway, request
     del api.objects["/apis/scheduling.k8s.io/v1/priorityclasses/trainyard-worker"]
     runner, said = launcher(gateway, request_)
     assert runner.run() == names.EXIT_IMPOSSIBLE
-    assert "the cluster has no PriorityClass trainyard-worker" in said[-1]
+    assert "PriorityClass trainyard-worker: missing in this cluster. Run pulumi up --refresh" in said[-1]
 
 
 def test_a_signal_removes_the_placeholders(api: FakeApi, gateway: Gateway, request_: Request) -> None:

@@ -339,7 +339,7 @@ def test_run_lacking_fallback_needs_ends_at_once(api: FakeApi) -> None:
     other["worker"]["priorityClassName"] = "other"
     runner, said = hurried(api, asked(fallbacks=[other]))
     assert runner.run() == names.EXIT_IMPOSSIBLE
-    assert 'reason="the cluster has no PriorityClass other"' in said[-1]
+    assert 'reason="PriorityClass other: missing in this cluster. Run pulumi up --refresh' in said[-1]
 
 
 def test_signal_during_outage_ends_in_time(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:

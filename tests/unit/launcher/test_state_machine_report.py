@@ -127,7 +127,12 @@ def test_follow_names_stuck_worker(request_: Request) -> None:
     ("age", "workers", "reason"),
     [
         (59, (), "0 of 2 workers running"),
-        (60, (), "submitted, but the training operator has not created its pods for 60 s"),
+        (
+            60,
+            (),
+            "submitted, but the training operator has not created its pods for 60 s:"
+            " kubectl get events -n training says why",
+        ),
         (60, (worker("a", placed=0, started=None),), "0 of 2 workers running"),
     ],
 )
