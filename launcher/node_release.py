@@ -13,7 +13,7 @@ A NodeClaim is deleted only if its marks say that Karpenter created it for place
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from launcher.actions import ReleaseNode, Remove, remove
@@ -68,16 +68,9 @@ def overdue(
     for pod in seen.pods:
         pods[pod.node].append(pod)
     found: list[ReleaseNode | Remove] = []
-    for claim in seen.claims:
-        if not _is_own(claim, request):
-            continue
+    for claim in _own_claims(request, seen, since):
         silent = seen.now - max(claim.created, watched_since, complete.get(claim.uid, claim.created))
-        if (
-            claim.deleting
-            or claim.created < since
-            or silent < request.node_start_seconds
-            or not lacking[claim.uid]
-        ):
+        if silent < request.node_start_seconds or not lacking[claim.uid]:
             continue
         here = pods.get(claim.node, []) if claim.node else []
         if any(_is_foreign(pod, request) for pod in here):
@@ -99,16 +92,12 @@ def unneeded(request: NodeRequest, seen: Observation, *, since: float) -> tuple[
     if any(_waits_for_pool(pod, request, taints) for pod in seen.pods):
         return ()
     nodes = {node.name: node for node in seen.nodes}
-    busy = {pod.node for pod in seen.pods if _is_foreign(pod, request)}
-    initialized = {node.name for node in seen.nodes if node.labels.get(names.LABEL_INITIALIZED) == "true"}
+    busy = {pod.node for pod in seen.pods if pod.node and _is_foreign(pod, request)}
     found = []
-    for claim in seen.claims:
+    for claim in _own_claims(request, seen, since):
         node = nodes.get(claim.node)
-        if claim.node in initialized:
-            continue
-        if not _is_own(claim, request) or claim.deleting or claim.created < since:
-            continue
-        if claim.node and claim.node in busy:
+        is_initialized = node is not None and node.labels.get(names.LABEL_INITIALIZED) == "true"
+        if is_initialized or claim.node in busy:
             continue
         state = "not registered" if node is None else "not initialized"
         reason = f"{_named(claim)}: {state}, and no longer needed"
@@ -120,14 +109,13 @@ def _named(claim: Claim) -> str:
     return f"{claim.instance} / NodeClaim {claim.name}" if claim.instance else f"NodeClaim {claim.name}"
 
 
-def describe(losses: Iterable[Loss]) -> str:
+def describe(losses: Sequence[Loss]) -> str:
     """Return the message about the released nodes; "" if there are none."""
-    every = list(losses)
-    if not every:
+    if not losses:
         return ""
-    if len(every) == 1:
-        return f"1 node released: {every[0].message}"
-    return f"{len(every)} nodes released, the last: {every[-1].message}"
+    if len(losses) == 1:
+        return f"1 node released: {losses[0].message}"
+    return f"{len(losses)} nodes released, the last: {losses[-1].message}"
 
 
 def _lacking(request: NodeRequest, seen: Observation) -> dict[str, str]:
@@ -140,8 +128,12 @@ def _lacking(request: NodeRequest, seen: Observation) -> dict[str, str]:
     return lacking
 
 
-def _is_own(claim: Claim, request: NodeRequest) -> bool:
-    return claim.marks == {mark(request.namespace, request.run_id)}
+def _own_claims(request: NodeRequest, seen: Observation, since: float) -> list[Claim]:
+    """Return the NodeClaims of this run alone that were created after `since` and are not being deleted."""
+    own = {mark(request.namespace, request.run_id)}
+    return [
+        claim for claim in seen.claims if claim.marks == own and claim.created >= since and not claim.deleting
+    ]
 
 
 def _waits_for_pool(pod: Pod, request: NodeRequest, taints: Iterable[Taint]) -> bool:

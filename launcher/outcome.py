@@ -76,9 +76,8 @@ def job_failure(
     if late:
         return None  # the operator deletes the pods, and sets the condition a moment later
     if request.shape == names.SHAPE_ELASTIC and not failed:
-        return (
-            None  # torchrun's agents continue without lost workers, and with those that the operator creates
-        )
+        # torchrun's agents continue without lost workers, and with those that the operator creates.
+        return None
     ended = sorted((pod for pod in pods if pod.exit is not None and not pod.disruption), key=_order)
     taken, gone = _taken(pods, nodes), _gone(training, pods, before)
     if failed and not (taken or gone) and _awaits_cause(pods, now):
@@ -90,11 +89,9 @@ def job_failure(
     reasons = [_listed(each) for each in (taken, exited, gone) if each]
     if reasons:
         return JobFailure(reason="; ".join(reasons), is_retryable=True)
-    return (
-        JobFailure(reason=training.message or f"the {backend.kind} failed", is_retryable=False)
-        if failed
-        else None
-    )
+    if not failed:
+        return None
+    return JobFailure(reason=training.message or f"the {backend.kind} failed", is_retryable=False)
 
 
 def _awaits_cause(pods: tuple[Pod, ...], now: float) -> bool:
@@ -125,13 +122,11 @@ def _taken(pods: tuple[Pod, ...], nodes: tuple[Node, ...]) -> list[str]:
         if pod.phase == "Failed" and pod.disruption:
             found.append(f"{_where(pod)} was lost: {pod.disruption}")
         elif is_live(pod) and pod.deleting:
-            found.append(
-                f"{_where(pod)} is being deleted" + (f": {pod.disruption}" if pod.disruption else "")
-            )
+            why = f": {pod.disruption}" if pod.disruption else ""
+            found.append(f"{_where(pod)} is being deleted{why}")
         elif is_live(pod) and pod.node and nodes and not ready.get(pod.node):
-            found.append(
-                f"{_where(pod)} was lost: its node {'is not Ready' if pod.node in ready else 'is gone'}"
-            )
+            state = "is not Ready" if pod.node in ready else "is gone"
+            found.append(f"{_where(pod)} was lost: its node {state}")
     return found
 
 
