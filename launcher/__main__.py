@@ -25,9 +25,6 @@ from trainyard.k8s import names
 
 log = logging.getLogger(__name__)
 
-# Outside of a pod, only this host may connect.
-_LOOPBACK = "127.0.0.1"
-
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run one launcher and return its exit code."""
@@ -58,7 +55,8 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         print(dry_run(request, job), end="")
         return names.EXIT_SUCCEEDED
     pod = environment.get(names.ENV_POD_UID)
-    address = options.metrics_address or (wildcard_address(environment) if pod else _LOOPBACK)
+    # Outside of a pod, only this host may connect.
+    address = options.metrics_address or (wildcard_address(environment) if pod else "127.0.0.1")
     return run(request, job, pod or str(uuid.uuid4()), address)
 
 

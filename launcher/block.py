@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from math import ceil
 
+from launcher.manifests import stamp
 from launcher.request import Block, NodeRequest
 
 
@@ -19,20 +19,20 @@ def refusal(request: NodeRequest, now: float, deadline: float) -> str:
     start = _start(block, now)
     if deadline < start:
         return (
-            f"{not_started(request, now)}, after the deadline of the wait at {_time(deadline)}; capacityDeadlineSeconds"
+            f"{not_started(request, now)}, after the deadline of the wait at {stamp(deadline)}; capacityDeadlineSeconds"
             f" must be at least {ceil(start - now)}, or the run must start later"
         )
     ends = (
-        f"the capacity block of pool {pool} ends at {_time(block.ends)},"
-        f" and Karpenter drains its nodes from {_time(block.reclaimed_at)}"
+        f"the capacity block of pool {pool} ends at {stamp(block.ends)},"
+        f" and Karpenter drains its nodes from {stamp(block.reclaimed_at)}"
     )
     if now >= block.reclaimed_at:
-        return f"{ends}; it is {_time(now)}: use a pool with a later end of its reservation"
+        return f"{ends}; it is {stamp(now)}: use a pool with a later end of its reservation"
     longest = request.active_deadline_seconds
     if longest is None or start + longest <= block.reclaimed_at:
         return ""
     return (
-        f"{ends}, but the run may take until {_time(start + longest)}; activeDeadlineSeconds must be"
+        f"{ends}, but the run may take until {stamp(start + longest)}; activeDeadlineSeconds must be"
         f" at most {int(block.reclaimed_at - start)} instead of {longest}, or the block must be a later one"
     )
 
@@ -42,7 +42,7 @@ def not_started(request: NodeRequest, now: float) -> str:
     block = request.pool.block
     if block is None or _start(block, now) <= now:
         return ""
-    return f"the capacity block of pool {request.pool.name} starts at {_time(_start(block, now))}"
+    return f"the capacity block of pool {request.pool.name} starts at {stamp(_start(block, now))}"
 
 
 def deadline_warning(request: NodeRequest, now: float) -> str:
@@ -51,7 +51,7 @@ def deadline_warning(request: NodeRequest, now: float) -> str:
     if block is None or request.active_deadline_seconds is not None or _is_over(block, now):
         return ""
     return (
-        f"Karpenter drains the nodes from {_time(block.reclaimed_at)}, and activeDeadlineSeconds is not set"
+        f"Karpenter drains the nodes from {stamp(block.reclaimed_at)}, and activeDeadlineSeconds is not set"
     )
 
 
@@ -63,7 +63,3 @@ def _start(block: Block, now: float) -> float:
 def _is_over(block: Block, now: float) -> bool:
     """Return whether the block has ended. Then nodes are launched on demand."""
     return block.on_demand_fallback and now >= block.ends
-
-
-def _time(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

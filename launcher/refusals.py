@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from launcher.observe import Observation, WarningEvent
-from launcher.request import MIN_RETRY_SECONDS, NodeRequest
+from launcher.request import MIN_RETRY_SECONDS, NodeRequest, count_of
 from trainyard.k8s import names
 
 # Error codes of EC2's CreateFleet that Karpenter treats as missing capacity (karpenter-provider-aws, pkg/errors), each
@@ -46,8 +46,8 @@ def describe_ended_instances(request: NodeRequest, warnings: Iterable[WarningEve
         return ""
     pool = request.pool
     return (
-        f"EC2 terminated {len(ended)} instance{'s' if len(ended) > 1 else ''} of pool {pool.name} ({pool.instance_type}"
-        f" in {pool.zone}); at launch, the usual cause is the KMS key of the disks (cluster.volumeKey)."
+        f"EC2 terminated {count_of(len(ended), 'instance')} of pool {pool.name} ({pool.instance_type} in"
+        f" {pool.zone}); at launch, the usual cause is the KMS key of the disks (cluster.volumeKey)."
         " To see the reason: aws ec2 describe-instances --filters"
         f" Name=tag:{names.LABEL_NODEPOOL},Values={pool.name} --query"
         " 'Reservations[].Instances[].StateReason.Message'"

@@ -19,8 +19,7 @@ from launcher.gateway import AT_ONCE, Gateway
 from launcher.lease import RunLease
 from launcher.loop import POLL_SECONDS, UNAVAILABLE_SECONDS, Launcher
 from launcher.manifests import Owner
-from launcher.request import Request, RequestError
-from launcher.submit import ManifestError, read_manifest, with_range
+from launcher.request import Request
 from tests.unit.launcher.api_server import FakeApi, until
 from tests.unit.launcher.conftest import made_for
 from tests.unit.launcher.test_capacity import node
@@ -119,8 +118,7 @@ def test_pods_are_made_and_deleted_many_at_a_time(
     names = [f"hold-r1-{index}" for index in range(number)]
     gateway.create_pods([named(name, uid=f"uid of {name}") for name in names])
     assert api.names(PODS) == sorted(names)
-    assert 1 <= len(threads) <= AT_ONCE
-    assert (len(threads) > 1) == (number > AT_ONCE), "few are done one after another, many are not"
+    assert 1 < len(threads) <= AT_ONCE
     gateway.delete_pods(request_, [(name, f"uid of {name}") for name in names])
     assert api.names(PODS) == []
 
@@ -210,24 +208,6 @@ def states(said: list[str]) -> list[str]:
 
 def add_node(api: FakeApi, name: str) -> None:
     api.put(f"/api/v1/nodes/{name}", node(name))
-
-
-def test_fresh_lists_have_foreign_pending_pods(api: FakeApi, gateway: Gateway, request_: Request) -> None:
-    add_claim(api)
-    for name, pool in (("wants-one", "small"), ("wants-none", "large")):
-        spec = {"containers": [], "nodeSelector": {names.LABEL_NODEPOOL: pool}}
-        meta = {"name": name, "namespace": "default"}
-        api.put(f"/api/v1/namespaces/default/pods/{name}", {"metadata": meta, "spec": spec})
-    seen = {
-        fresh: [pod.name for pod in gateway.observe(request_, fresh=fresh).pods] for fresh in (False, True)
-    }
-    assert seen == {False: [], True: ["wants-one"]}
-    # Once there is a training, too: at its end machines may be on their way.
-    api.put(f"{JOBS}/train-r1", named("train-r1"))
-    found = gateway.observe(request_, fresh=True)
-    assert [pod.name for pod in found.pods] == ["wants-one"]
-    assert [claim.name for claim in found.claims] == ["small-1"]
-    assert found.training is not None
 
 
 def add_claim(api: FakeApi) -> None:
@@ -337,20 +317,6 @@ def test_run_impossible_minimum_creates_nothing(api: FakeApi, gateway: Gateway, 
     assert not [path for method, path, _ in api.requests if method == "POST" and path in (PODS, JOBS)]
 
 
-def test_what_the_cluster_lacks_is_named(api: FakeApi, gateway: Gateway, request_: Request) -> None:
-    del api.objects["/apis/scheduling.k8s.io/v1/priorityclasses/trainyard-worker"]
-    runner, said = launcher(gateway, request_)
-    assert runner.run() == names.EXIT_IMPOSSIBLE
-    assert "PriorityClass trainyard-worker: missing in this cluster. Run pulumi up --refresh" in said[-1]
-
-
-def test_a_signal_removes_the_placeholders(api: FakeApi, gateway: Gateway, request_: Request) -> None:
-    runner, _ = launcher(gateway, request_)
-    api.on_request = lambda method, path: runner.stopping.set() if len(api.names(PODS)) == 3 else None
-    assert runner.run() == names.EXIT_STOPPED
-    assert api.names(PODS) == []
-
-
 def test_a_refused_training_leaves_no_placeholder(api: FakeApi, gateway: Gateway, request_: Request) -> None:
     def react(method: str, path: str) -> None:
         if method == "POST" and path == PODS:
@@ -417,38 +383,3 @@ def test_run_obeys_retry_after(api: FakeApi, request_: Request, said: str, kept:
         runner = Launcher(request_, "launch-r1", gateway, log_line=lambda _: None, clock=lambda: now)
         assert runner.run() == names.EXIT_STOPPED
     assert kept <= asked[0] <= kept + POLL_SECONDS
-
-
-def test_submit_sets_the_range_and_refuses_a_wrong_one(document: dict[str, Any]) -> None:
-    document["runId"] = None
-    env = [
-        {"name": "TRAINYARD_REQUEST", "value": json.dumps(document)},
-        {"name": "MIN_NODES", "value": "2"},
-        {"name": "JOB_NAME", "valueFrom": {}},
-    ]
-    job = {
-        "kind": "Job",
-        "metadata": {"generateName": "launch-", "namespace": "training"},
-        "spec": {"template": {"spec": {"containers": [{"name": "launcher", "env": env}]}}},
-    }
-    for text in (
-        json.dumps(job),
-        json.dumps(json.dumps(job)),
-        json.dumps({"launcherManifest": json.dumps(job)}),
-    ):
-        assert read_manifest(text) == job
-    ready = with_range(job, 1, 3)["spec"]["template"]["spec"]["containers"][0]["env"]
-    assert {entry["name"]: entry.get("value") for entry in ready} == {
-        "TRAINYARD_REQUEST": json.dumps(document),
-        "JOB_NAME": None,
-        "MIN_NODES": "1",
-        "MAX_NODES": "3",
-    }
-    with pytest.raises(RequestError, match="MIN_NODES is 5 and MAX_NODES is 4"):
-        with_range(job, 5, None)
-    torn = {**job, "spec": {"template": {"spec": {"containers": [{"env": [{"value": "2"}]}]}}}}
-    lost = {**job, "metadata": {"generateName": "launch-"}}
-    cut = [json.dumps(each) for each in ({"kind": "Job"}, {**job, "spec": None}, torn, lost)]
-    for wrong in ("", "[]", '{"kind": "Pod"}', *cut):
-        with pytest.raises(ManifestError):
-            read_manifest(wrong)
