@@ -284,39 +284,6 @@ def test_run_submits_existing_nodes_and_cleans_up(api: FakeApi, gateway: Gateway
     assert len(events) == 3
 
 
-def test_held_run_reports_each_state_once(api: FakeApi, request_: Request) -> None:
-    add_node(api, "a")
-    add_node(api, "b")
-    labels = {"trainyard.dev/run": "r1", "app.kubernetes.io/managed-by": "trainyard-launcher"}
-
-    def react(method: str, path: str) -> None:
-        job = api.objects.get(f"{JOBS}/train-r1")
-        if job and "status" not in job and job["metadata"]["labels"].items() >= labels.items():
-            failed = {"conditions": [{"type": "Failed", "status": "True", "message": "exit code 20"}]}
-            api.put(f"{JOBS}/train-r1", {**job, "status": failed})
-
-    api.on_request = react
-    with closing(Gateway(api.client(), lambda: 10 * time.monotonic())) as gateway:
-        runner, said = launcher(gateway, dataclasses.replace(request_, hold_seconds=1))
-        assert runner.run() == names.EXIT_TRAINING_FAILED
-    reported = [line.split("state=")[1].split()[0] for line in said]
-    order = ["holding", "submitting", "failed"]
-    assert [
-        state for index, state in enumerate(reported) if index == 0 or reported[index - 1] != state
-    ] == order
-    assert "exit code 20" in said[-1]
-
-
-def test_run_impossible_minimum_creates_nothing(api: FakeApi, gateway: Gateway, request_: Request) -> None:
-    api.objects[POOL]["spec"]["limits"]["nvidia.com/gpu"] = "4"
-    runner, said = launcher(gateway, request_)
-    began = time.monotonic()
-    assert runner.run() == names.EXIT_IMPOSSIBLE
-    assert time.monotonic() - began < 20
-    assert states(said) == ["failed"]
-    assert not [path for method, path, _ in api.requests if method == "POST" and path in (PODS, JOBS)]
-
-
 def test_a_refused_training_leaves_no_placeholder(api: FakeApi, gateway: Gateway, request_: Request) -> None:
     def react(method: str, path: str) -> None:
         if method == "POST" and path == PODS:

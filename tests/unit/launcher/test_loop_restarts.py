@@ -11,11 +11,9 @@ from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi
 from tests.unit.launcher.cluster import stored_progress
 from tests.unit.launcher.conftest import asked
-from tests.unit.launcher.program import value
 from tests.unit.launcher.test_gateway import states
-from tests.unit.launcher.test_lease import LEASE, Clock
+from tests.unit.launcher.test_lease import LEASE
 from tests.unit.launcher.test_loop import EVENTS, hurried
-from tests.unit.launcher.test_metrics import followed
 from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
@@ -99,16 +97,3 @@ def test_run_lost_worker_deletes_job_and_resubmits(api: FakeApi) -> None:
     values = {each["name"]: each["value"] for each in worker["env"]}
     assert (values["TRAINYARD_RESTART"], values["PET_RDZV_ID"]) == ("1", "r1-1")
     assert api.objects[JOB]["metadata"]["annotations"][names.ANNOTATION_REASON].startswith("restart 1 of 1: ")
-
-
-def test_restarts_are_a_metric(api: FakeApi) -> None:
-    for name in "abcd":
-        cluster.put_node(api, name)
-    moments = {
-        30: lambda now: lose(api),
-        120: lambda now: put_outcome(api, "Succeeded"),
-    }
-    code, scrapes = followed(api, asked(maxRestarts=3), moments, Clock())
-    assert code == names.EXIT_SUCCEEDED
-    counts = [value(each, "restarts_total", run="r1") for _, each in scrapes]
-    assert list(dict.fromkeys(counts)) == [0, 1]

@@ -63,6 +63,7 @@ class Counting:
     def counts(self) -> Counts:
         """The present values."""
         values: dict[str, Any] = {}
+        pools: set[str] = set()
         refused: dict[Refusal, int] = {}
         for family in self.metrics.registry.collect():
             for sample in family.samples:
@@ -71,9 +72,11 @@ class Counting:
                 if "code" in labels:
                     refused[Refusal(**labels)] = int(sample.value)
                 else:
-                    values |= {sample.name.removeprefix("trainyard_launcher_"): sample.value, **labels}
+                    values[sample.name.removeprefix("trainyard_launcher_")] = sample.value
+                    pools |= {*labels.values()}
+        (pool,) = pools
         return Counts(
-            pool=values["pool"],
+            pool=pool,
             waiting=values["waiting"],
             ready_nodes=values["ready_nodes"],
             nodes_wanted=values["nodes_wanted"],
@@ -141,6 +144,7 @@ def test_counters_pause_requests_no_nodes() -> None:
     assert (now.waiting, now.nodes_wanted, now.ready_nodes, now.attempts) == (True, 0, 0, 1)
     now = counting.see(at(pause_until, nodes=1))
     assert (now.waiting, now.nodes_wanted, now.ready_nodes, now.attempts) == (True, 4, 1, 2)
+    assert not counting.see(at(pause_until + 300, nodes=1)).waiting, "the run has ended"
 
 
 def test_idle_machines_add_up_over_attempts() -> None:
