@@ -160,10 +160,6 @@ def test_the_begin_is_read_with_its_zone(document: dict[str, Any]) -> None:
     assert found.begins == datetime(2027, 1, 30, 11, 30, tzinfo=UTC).timestamp()
 
 
-def test_without_a_block_there_is_nothing_to_say(request_: Request) -> None:
-    assert (block.refusal(request_, NOW, NOW + 300), block.deadline_warning(request_, NOW)) == ("", "")
-
-
 def test_request_of_stack_with_block_is_read(document: dict[str, Any]) -> None:
     (pool,) = settings(with_pool(**BLOCK)).pools
     document["pool"] = program_side(pool)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -85,6 +84,12 @@ def seen(
             {"spec__taints": [{"key": "example.com/starting", "effect": "NoExecute"}]},
             "taint example.com/starting",
         ),
+        (
+            {"spec__taints": [{"key": "example.com/starting", "effect": "NoSchedule"}]},
+            "taint example.com/starting",
+        ),
+        # The pool's toleration is of NoSchedule.
+        ({"spec__taints": [{"key": "nvidia.com/gpu", "effect": "NoExecute"}]}, "taint nvidia.com/gpu"),
         ({"metadata__labels": {"karpenter.sh/nodepool": "small"}}, "not initialized"),
         (
             {"status__allocatable": {"cpu": "47", "memory": "180Gi"}},
@@ -192,14 +197,6 @@ def test_the_hold_window_lies_between_minimum_and_maximum(request_: Request) -> 
     assert choice(request_, seen([node("a")]), 300).code == names.EXIT_BELOW_MINIMUM
 
 
-def test_one_node_is_one_node_in_words(request_: Request) -> None:
-    of_one_or_two = replace(request_, min_nodes=1, max_nodes=2)
-    assert choice(of_one_or_two, seen([node("a")]), 40, quorum=30).reason.startswith("1 node is ready, and")
-    assert (
-        choice(replace(request_, min_nodes=1, max_nodes=1), seen([node("a")]), 1).reason == "1 node is ready"
-    )
-
-
 def test_nothing_is_held_for_nodes_that_can_not_come(request_: Request) -> None:
     at_limit = choice(request_, seen([node("a"), node("b")], limit="8"), 1)
     assert isinstance(at_limit, Submit)
@@ -236,33 +233,25 @@ def test_submit_needs_fresh_lists_and_no_surplus(request_: Request) -> None:
         Remove(name="hold-r1-3", uid="uid-3"),
         Recount(),
     )
-    last = state_machine.step(request_, memory, seen(nodes, pods[:2]))
-    assert [type(action) for action in last.actions] == [Start]
+    whole = seen(nodes, pods[:2])
+    lagging = state_machine.step(request_, memory, dataclasses.replace(whole, fresh=False))
+    assert lagging.actions == (Recount(),)
+    assert [type(action) for action in state_machine.step(request_, memory, whole).actions] == [Start]
     lost = state_machine.step(request_, memory, seen(nodes[:1], pods[:1]))
     assert [action.index for action in lost.actions if isinstance(action, CreatePlaceholder)] == [1, 2, 3]
 
 
-def test_a_wait_is_not_given_up_on_a_list_that_may_lag(request_: Request) -> None:
-    late = Memory(progress=initial_progress(NOW - 300))
-    assert state_machine.step(request_, late, seen([node("a")], fresh=False)).actions == (Recount(),)
-    assert [type(action) for action in state_machine.step(request_, late, seen([node("a")])).actions] == [End]
-
-
-def test_give_up_on_cached_list_recounts(request_: Request) -> None:
-    first = Memory(progress=initial_progress(NOW))
-    for old in (seen([], pool=None, fresh=False), seen([], limit="4", fresh=False)):
-        assert state_machine.step(request_, first, old).actions == (Recount(),)
-    gone = state_machine.step(request_, first, seen([], pool=None))
-    assert [type(action) for action in gone.actions] == [End]
-
-
-def test_wait_after_restart_keeps_deadline(request_: Request) -> None:
-    """Its progress is what the Lease kept; test_lease.py has the way there and back."""
-    one = seen([node("a")], [placeholder(request_, 0)])
-    on_time = state_machine.step(request_, Memory(progress=initial_progress(NOW - 299)), one)
-    assert [action.index for action in on_time.actions if isinstance(action, CreatePlaceholder)] == [1, 2, 3]
-    late = state_machine.step(request_, Memory(progress=initial_progress(NOW - 300)), one)
-    assert [type(action) for action in late.actions] == [Remove, End]
+@pytest.mark.parametrize(
+    ("began", "observation"),
+    [(300, seen([node("a")])), (0, seen([], pool=None)), (0, seen([], limit="4"))],
+)
+def test_wait_is_given_up_on_fresh_lists_only(
+    request_: Request, began: float, observation: Observation
+) -> None:
+    memory = Memory(progress=initial_progress(NOW - began))
+    cached = dataclasses.replace(observation, fresh=False)
+    assert state_machine.step(request_, memory, cached).actions == (Recount(),)
+    assert [type(one) for one in state_machine.step(request_, memory, observation).actions] == [End]
 
 
 def test_an_ended_placeholder_is_replaced(request_: Request) -> None:
@@ -296,14 +285,6 @@ def test_finished_workers_are_reported(request_: Request, phases: tuple[str, str
     workers = [worker(index, "ab"[index], phase) for index, phase in enumerate(phases)]
     assert (
         state_machine.step(request_, Memory(), seen([], workers, training=training())).report.reason == reason
-    )
-
-
-def test_one_node_is_reported_in_the_singular(request_: Request) -> None:
-    one = training(nodes=1, outcome="Succeeded")
-    assert (
-        state_machine.step(request_, Memory(), seen([], [], training=one)).report.reason
-        == "trained on 1 node"
     )
 
 
@@ -404,15 +385,6 @@ def test_preflight_missing_node_class_gives_up(
     assert preflight(request_, seen([], pool=pool), NOW) == problem
 
 
-@pytest.mark.parametrize(
-    ("key", "effect"), [("example.com/starting", "NoSchedule"), ("nvidia.com/gpu", "NoExecute")]
-)
-def test_count_toleration_of_other_taint_does_not_apply(request_: Request, key: str, effect: str) -> None:
-    tainted = node("a", spec__taints=[{"key": key, "effect": effect}])
-    counted = count(request_, seen([tainted, node("b")]))
-    assert (counted.usable, counted.unusable) == (("b",), {"a": f"taint {key}"})
-
-
 @pytest.mark.parametrize(("phase", "usable"), [("Succeeded", True), ("Failed", True), ("Running", False)])
 def test_count_finished_pod_occupies_nothing(request_: Request, phase: str, usable: bool) -> None:
     theirs = pod("theirs", "a", **{"nvidia.com/gpu": "4"})
@@ -428,11 +400,3 @@ def test_count_placeholder_of_other_run_occupies_node(request_: Request, field: 
     assert count(request_, seen([node("a")], [theirs])).usable == ("a",)
     theirs["metadata"][field] = value
     assert count(request_, seen([node("a")], [theirs])).usable == ()
-
-
-def test_submit_without_surplus_needs_fresh_lists(request_: Request) -> None:
-    nodes = [node(name) for name in "abcd"]
-    pods = [placeholder(request_, index, name) for index, name in enumerate("abcd")]
-    memory = Memory(progress=initial_progress(NOW))
-    assert state_machine.step(request_, memory, seen(nodes, pods, fresh=False)).actions == (Recount(),)
-    assert [type(one) for one in state_machine.step(request_, memory, seen(nodes, pods)).actions] == [Start]

@@ -234,17 +234,6 @@ def test_what_was_observed_already_ends_no_wait(
         assert time.monotonic() - began >= 0.04
 
 
-def test_a_change_during_a_round_is_not_slept_over(api: FakeApi, gateway: Gateway, request_: Request) -> None:
-    gateway.observe(request_, fresh=False)
-    until(lambda: api.watching == SOURCES)
-    gateway.observe(request_, fresh=False)
-    put_node(api, "a")
-    time.sleep(0.05)  # the round that follows upon the observation
-    began = time.monotonic()
-    gateway.wait(30.0)
-    assert time.monotonic() - began < 15.0
-
-
 def test_flapping_nodes_make_twenty_rounds_a_second_at_most(
     api: FakeApi, gateway: Gateway, request_: Request
 ) -> None:

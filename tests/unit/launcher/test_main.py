@@ -39,12 +39,6 @@ def test_main_without_a_cluster_is_an_api_error(tmp_path: Path, monkeypatch: pyt
     assert main([], {"TRAINYARD_REQUEST": json.dumps(DOCUMENT)}) == names.EXIT_API_ERROR
 
 
-def test_main_with_an_unknown_option_is_a_wrong_request() -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["--wet-run"], {})
-    assert ended.value.code == names.EXIT_BAD_REQUEST
-
-
 def test_dry_run_as_a_process_prints_all_objects(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "launcher", "--dry-run"],

@@ -270,6 +270,7 @@ def test_count_node_of_deleted_nodeclaim_is_unusable(patient: Request) -> None:
     [
         (other_pod(), []),
         (other_pod(spec__nodeSelector={}), []),
+        ({**warm(""), "spec": other_pod()["spec"], "status": {"phase": "Pending"}}, []),
         (other_pod(spec__nodeSelector={"karpenter.sh/nodepool": "large"}), ["new"]),
         (other_pod(metadata__deletionTimestamp=stamp(NOW)), ["new"]),
         (other_pod(status__phase="Failed"), ["new"]),
@@ -333,11 +334,6 @@ def test_submit_because_of_event_releases_nothing(patient: Request) -> None:
     observation = cluster([stuck], [node("a"), node("b")], warnings=(warning,), pool=pool)
     step = waited(patient, observation, began=100)
     assert [type(each) for each in step.actions] == [Start]
-
-
-def test_unneeded_with_pending_warm_pod_stay(patient: Request) -> None:
-    waiting = {**warm(""), "spec": other_pod()["spec"], "status": {"phase": "Pending"}}
-    assert released(cut_short(patient, cluster([starting("new")], [], [waiting]))) == []
 
 
 @pytest.mark.parametrize(

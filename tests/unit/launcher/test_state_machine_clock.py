@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 import pytest
 
 from launcher import node_release, state_machine
 from launcher.actions import End, Memory, Start, Step
-from launcher.observe import Claim, Observation
+from launcher.observe import Claim
 from launcher.progress import Failure, Progress, initial_progress
 from launcher.request import Request
 from tests.unit.launcher.conftest import asked
 from tests.unit.launcher.test_capacity import NOW, node, seen
+from tests.unit.launcher.test_state_machine_attempts import at
 from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
 
 HOUR = 3600
 BACK = NOW - HOUR
-
-
-def at(observation: Observation, now: float) -> Observation:
-    return dataclasses.replace(observation, now=now)
 
 
 def steps(

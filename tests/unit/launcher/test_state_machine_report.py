@@ -50,13 +50,6 @@ def claim(node: str, created: float) -> Claim:
     )
 
 
-def test_slowest_start_counts_from_schedule_and_nodeclaim() -> None:
-    workers = [worker("a", placed=100, started=130), worker("b", placed=100, started=190)]
-    assert state_machine.slowest_start(workers, {"a": NOW, "b": NOW + 10}) == (
-        "the slowest started 90 s after it was scheduled, 180 s after its NodeClaim was created"
-    )
-
-
 def test_machines_that_were_there_before_do_not_count() -> None:
     claims = [claim("a", NOW), claim("b", NOW - 1), claim("c", NOW - 2), claim("", NOW + 99)]
     ordered = state_machine.orders(claims, NOW)

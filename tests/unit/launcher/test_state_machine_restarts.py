@@ -10,22 +10,19 @@ import pytest
 from launcher import observe, state_machine
 from launcher import progress as progresses
 from launcher.actions import CreatePlaceholder, End, Memory, Recount, Remove, Retire, Start, Step
-from launcher.observe import Observation, Training
+from launcher.observe import Observation
 from launcher.progress import Progress, initial_progress
 from launcher.request import Request
 from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.test_capacity import NOW, node, placeholder, seen
+from tests.unit.launcher.test_outcome import job
+from tests.unit.launcher.test_state_machine_attempts import of
 from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
 
 Object = dict[str, Any]
 STARTED = dataclasses.replace(initial_progress(NOW - 500), training_uid="t", idle_node_seconds=40.0)
-
-
-def job(**changes: Any) -> Training:
-    made = Training(uid="t", ours=True, nodes=3, outcome="", message="", created=NOW - 100)
-    return dataclasses.replace(made, **changes)
 
 
 def worker(index: int, phase: str = "Running", **meta: Any) -> Object:
@@ -45,11 +42,6 @@ def evicted(index: int) -> Object:
     pod = worker(index, "Failed")
     pod["status"]["reason"] = "Evicted"
     return pod
-
-
-def of(step: Step) -> Progress:
-    assert step.memory.progress is not None
-    return step.memory.progress
 
 
 def lost(request: Request, **changes: Any) -> Step:
