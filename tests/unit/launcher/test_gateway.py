@@ -21,16 +21,13 @@ from launcher.loop import POLL_SECONDS, UNAVAILABLE_SECONDS, Launcher
 from launcher.manifests import Owner
 from launcher.request import Request
 from tests.unit.launcher.api_server import FakeApi, until
-from tests.unit.launcher.conftest import made_for
-from tests.unit.launcher.test_capacity import node
+from tests.unit.launcher.cluster import CLAIMS, JOBS, NODES, PODS, POOLS, put_claim, put_node
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, ApiUnavailable, RetryPolicy
 
 pytestmark = pytest.mark.unit
 
-PODS = "/api/v1/namespaces/training/pods"
-JOBS = "/apis/kubeflow.org/v1/namespaces/training/pytorchjobs"
-POOL = "/apis/karpenter.sh/v1/nodepools/small"
+POOL = f"{POOLS}/small"
 BUSY = (503, {}, b"not json")
 
 
@@ -206,16 +203,6 @@ def states(said: list[str]) -> list[str]:
     return [state for index, state in enumerate(seen) if state not in seen[:index]]
 
 
-def add_node(api: FakeApi, name: str) -> None:
-    api.put(f"/api/v1/nodes/{name}", node(name))
-
-
-def add_claim(api: FakeApi) -> None:
-    """A NodeClaim of the run that has no Node yet."""
-    meta = {"name": "small-1", "labels": {"karpenter.sh/nodepool": "small"}}
-    api.put("/apis/karpenter.sh/v1/nodeclaims/small-1", {"metadata": meta, "spec": made_for()})
-
-
 @pytest.mark.parametrize("has_job", [False, True])
 @pytest.mark.parametrize(("tolerations", "released"), [([], ["small-1"]), ([{"operator": "Exists"}], [])])
 def test_unneeded_in_fresh_lists_knows_the_pools_taints(
@@ -228,7 +215,7 @@ def test_unneeded_in_fresh_lists_knows_the_pools_taints(
 ) -> None:
     taints = {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]}
     api.put(POOL, {"metadata": {"name": "small"}, "spec": {"template": {"spec": taints}}})
-    add_claim(api)
+    put_claim(api, "small-1", "")
     api.put("/api/v1/namespaces/default/pods/other", {**named("other"), "spec": {"tolerations": tolerations}})
     if has_job:
         api.put(f"{JOBS}/train-r1", named("train-r1"))
@@ -238,22 +225,19 @@ def test_unneeded_in_fresh_lists_knows_the_pools_taints(
 
 
 def test_fresh_lists_read_nodeclaims_after_nodes(api: FakeApi, gateway: Gateway, request_: Request) -> None:
-    nodes, claims = "/api/v1/nodes", "/apis/karpenter.sh/v1/nodeclaims"
     asked: list[str] = []
 
     def register(method: str, path: str) -> None:
-        if method == "GET" and path in (nodes, claims):
+        if method == "GET" and path in (NODES, CLAIMS):
             asked.append(path)
             if len(asked) == 2:
-                add_node(api, "a")
-                api.put(
-                    f"{claims}/small-1", {**api.objects[f"{claims}/small-1"], "status": {"nodeName": "a"}}
-                )
+                put_node(api, "a")
+                put_claim(api, "small-1", "a")
 
-    add_claim(api)
+    put_claim(api, "small-1", "")
     api.on_request = register
     seen = gateway.observe(request_, fresh=True)
-    assert sorted(asked) == [nodes, claims]
+    assert sorted(asked) == [NODES, CLAIMS]
     assert {node.name for node in seen.nodes} <= {claim.node for claim in seen.claims}
 
 
@@ -261,7 +245,7 @@ def test_run_submits_existing_nodes_and_cleans_up(api: FakeApi, gateway: Gateway
     def react(method: str, path: str) -> None:
         if method == "POST" and path == PODS:
             for name in "abcd":
-                add_node(api, name)
+                put_node(api, name)
         if method == "GET" and path == f"{JOBS}/train-r1" and path in api.objects:
             done = {"conditions": [{"type": "Succeeded", "status": "True"}]}
             api.put(path, {**api.objects[path], "status": done})
@@ -288,7 +272,7 @@ def test_a_refused_training_leaves_no_placeholder(api: FakeApi, gateway: Gateway
     def react(method: str, path: str) -> None:
         if method == "POST" and path == PODS:
             for name in "abcd":
-                add_node(api, name)
+                put_node(api, name)
         for index, pod_name in enumerate(api.names(PODS)):
             item = api.objects[f"{PODS}/{pod_name}"]
             if "nodeName" not in item["spec"]:

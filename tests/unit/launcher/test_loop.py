@@ -16,10 +16,9 @@ from launcher.manifests import Owner, stamp
 from launcher.progress import Progress, initial_progress, loads
 from launcher.request import Request
 from tests.unit.launcher.api_server import QUICK, FakeApi, until
-from tests.unit.launcher.cluster import stored_progress
+from tests.unit.launcher.cluster import CLAIMS, JOBS, PODS, put_node, stored_progress
 from tests.unit.launcher.conftest import asked, fallback, made_for
-from tests.unit.launcher.test_capacity import node
-from tests.unit.launcher.test_gateway import JOBS, PODS, states
+from tests.unit.launcher.test_gateway import states
 from tests.unit.launcher.test_lease import LEASE, Clock, run_lease
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, RetryPolicy
@@ -27,7 +26,6 @@ from trainyard.k8s.informer import Informer, ListWatch, _key
 
 pytestmark = pytest.mark.unit
 
-CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
 EVENTS = "/api/v1/namespaces/training/events"
 JOB = "/apis/batch/v1/namespaces/training/jobs/launch-r1"
 TRAINJOBS = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/training/trainjobs"
@@ -127,7 +125,7 @@ def test_run_after_crash_and_deletion_of_job_ends(api: FakeApi) -> None:
             raise Killed
 
     for name in "abcd":
-        api.put(f"/api/v1/nodes/{name}", node(name))
+        put_node(api, name)
     clock = Clock()
     with pytest.raises(Killed):
         hurried(api, asked(maxRestarts=3), kill, clock)[0].run()
@@ -184,7 +182,7 @@ def test_run_releases_node_with_warning_event(api: FakeApi) -> None:
 
     def come(now: float) -> None:
         if not api.names(CLAIMS) and now > clock_began + 1:
-            api.put("/api/v1/nodes/n", node("n", status__allocatable={"cpu": "47", "memory": "180Gi"}))
+            put_node(api, "n", status__allocatable={"cpu": "47", "memory": "180Gi"})
             meta = {
                 "name": "small-x",
                 "labels": {"karpenter.sh/nodepool": "small"},
@@ -293,7 +291,7 @@ def test_run_unseen_runtime_is_retried_for_ten_minutes(
     clock = Clock()
     began = clock.now
     for name in "abcd":
-        api.put(f"/api/v1/nodes/{name}", node(name))
+        put_node(api, name)
     api.refused, api.refusal = {("POST", TRAINJOBS)}, UNSEEN
 
     def react(_now: float) -> None:
@@ -387,7 +385,7 @@ def test_round_runs_at_end_of_hold_window(api: FakeApi) -> None:
 
     clock = Clock()
     for name in ("a", "b"):
-        api.put(f"/api/v1/nodes/{name}", node(name))
+        put_node(api, name)
     gateway = Noting(api, QUICK, clock, lambda _now: None)
     began = clock.now
     runner = Launcher(
