@@ -216,14 +216,6 @@ class Gateway:
         """Return the store of the run's Lease."""
         return ObjectsStore(self._objects, request.namespace, request.lease)
 
-    def create_job(self, manifest: JsonObject) -> str:
-        """Create this Job and return its name. With `generateName`, the API server chooses it."""
-        namespace = manifest["metadata"]["namespace"]
-        made = self._client.request(
-            "POST", f"/apis/batch/v1/namespaces/{namespace}/jobs", body=manifest, repeatable=False
-        )
-        return str(made["metadata"]["name"])
-
 
 def _training_path(request: Request) -> str:
     return f"{backends.of(request).path(request.namespace)}/{request.training_job}"

@@ -9,14 +9,12 @@ import argparse
 import copy
 import json
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
-from launcher.gateway import Gateway
 from launcher.request import RequestError, parse_request
 from trainyard.k8s import names
-from trainyard.k8s.client import ApiError, ApiUnavailable
+from trainyard.k8s.client import ApiError, ApiUnavailable, Client
 from trainyard.k8s.kubeconfig import connect_in_pod_or_outside
 
 
@@ -54,6 +52,12 @@ def with_range(manifest: dict[str, Any], minimum: int, maximum: int) -> dict[str
     return job
 
 
+def create_job(client: Client, manifest: dict[str, Any]) -> str:
+    """Create this Job and return its name. With `generateName`, the API server chooses it."""
+    path = f"/apis/batch/v1/namespaces/{manifest['metadata']['namespace']}/jobs"
+    return str(client.request("POST", path, body=manifest, repeatable=False)["metadata"]["name"])
+
+
 def main(arguments: Sequence[str]) -> int:
     """Create the Job with the current kubeconfig, print how to follow it, and return an exit code."""
     parser = argparse.ArgumentParser(prog="python -m launcher.submit", description=__doc__.splitlines()[0])
@@ -66,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"submit: {error}", file=sys.stderr)
         return names.EXIT_BAD_REQUEST
     try:
-        name = Gateway(connect_in_pod_or_outside(), time.time).create_job(job)
+        name = create_job(connect_in_pod_or_outside(), job)
     except (ApiError, ApiUnavailable) as error:
         print(f"submit: {error}", file=sys.stderr)
         return names.EXIT_API_ERROR

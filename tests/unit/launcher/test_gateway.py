@@ -20,6 +20,7 @@ from launcher.lease import RunLease
 from launcher.loop import POLL_SECONDS, UNAVAILABLE_SECONDS, Launcher
 from launcher.manifests import Owner
 from launcher.request import Request
+from launcher.submit import create_job
 from tests.unit.launcher.api_server import FakeApi, until
 from tests.unit.launcher.cluster import CLAIMS, JOBS, NODES, PODS, POOLS, put_claim, put_node
 from trainyard.k8s import names
@@ -51,7 +52,7 @@ def test_client_403_of_starting_server_is_retried(api: FakeApi) -> None:
     assert api.client().request("GET", POOL)["metadata"]["name"] == "small"
     api.unready = 2
     body = {"metadata": {"generateName": "launch-", "namespace": "training"}}
-    Gateway(api.client(), time.time).create_job(body)
+    create_job(api.client(), body)
     assert len(api.names("/apis/batch/v1/namespaces/training/jobs")) == 2  # beside that of every test
     api.unready = 1_000_000
     with pytest.raises(ApiUnavailable, match="403 Forbidden"):
@@ -86,13 +87,12 @@ def test_trainjob_before_its_runtime_is_seen_is_a_conflict(
 
 
 def test_a_job_without_a_name_is_never_created_twice(api: FakeApi) -> None:
-    gateway = Gateway(api.client(), time.time)
     api.faults, api.after = [BUSY], True
     with pytest.raises(ApiUnavailable):
-        gateway.create_job({"metadata": {"generateName": "launch-", "namespace": "training"}})
+        create_job(api.client(), {"metadata": {"generateName": "launch-", "namespace": "training"}})
     assert len(api.names("/apis/batch/v1/namespaces/training/jobs")) == 2
     api.faults, api.after = [(429, {}, b"{}")], False
-    gateway.create_job({"metadata": {"generateName": "launch-", "namespace": "training"}})
+    create_job(api.client(), {"metadata": {"generateName": "launch-", "namespace": "training"}})
     assert len(api.names("/apis/batch/v1/namespaces/training/jobs")) == 3
 
 
