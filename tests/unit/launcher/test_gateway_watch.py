@@ -27,7 +27,6 @@ from tests.unit.launcher.api_server import FakeApi, serving, until
 from tests.unit.launcher.cluster import JOBS, NODES, PODS, put_claim, put_node, put_pod, put_training
 from tests.unit.launcher.test_gateway import built
 from trainyard.k8s import kubeconfig, names
-from trainyard.k8s.client import ApiError
 
 pytestmark = pytest.mark.unit
 
@@ -376,24 +375,3 @@ def test_another_pool_is_watched_instead_of_the_first(
     until(lambda: api.watching == SOURCES)
     # What is the same for both goes on.
     assert [api.asked("watch").count(path) for path in paths] == [1, 1, 1, 2]
-
-
-def test_refused_watch_raises_refusal(api: FakeApi, gateway: Gateway, request_: Request) -> None:
-    api.refused = {("GET", NODES)}
-    with pytest.raises(ApiError, match="GET /api/v1/nodes: 403 Forbidden"):
-        gateway.observe(request_, fresh=False)
-
-
-def test_closing_ends_every_thread(api: FakeApi, request_: Request) -> None:
-    before = set(threading.enumerate())
-    gateway = Gateway(api.client(), time.time)
-    gateway.observe(request_, fresh=False)
-    until(lambda: api.watching == SOURCES)
-    mine = {thread for thread in threading.enumerate() if thread.name.startswith("watch ")} - before
-    assert len(mine) == SOURCES
-    assert all(thread.daemon for thread in mine)
-    began = time.monotonic()
-    gateway.close()
-    assert time.monotonic() - began < 10.0
-    assert not any(thread.is_alive() for thread in mine)
-    gateway.close()  # a second time is no harm

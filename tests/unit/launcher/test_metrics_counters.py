@@ -246,11 +246,3 @@ def test_counters_of_next_launcher_start_at_zero() -> None:
     assert (now.attempts, now.released_nodes, now.idle_node_seconds, now.refused) == (0, 0, 0, {})
     now = counting.see(at(NOW + 10, refusal("before", NOW - 50), refusal("own", NOW + 9), nodes=1))
     assert (now.attempts, now.idle_node_seconds, now.refused) == (0, pytest.approx(10), {SMALL: 1})
-
-
-def test_decision_time_has_the_pool_of_the_decision() -> None:
-    metrics = Metrics(asked())
-    metrics.count_decision(asked(), 0.25)
-    name, labels = "trainyard_launcher_decision_seconds", {"run": "r1", "pool": "small"}
-    assert metrics.registry.get_sample_value(name, labels) == 0.25
-    assert Metrics(asked()).registry.get_sample_value(name, labels) is None

@@ -351,14 +351,6 @@ def test_unneeded_old_deleted_or_used_stay(
     assert released(cut_short(patient, cluster(claims, [bare], others))) == []
 
 
-def test_fail_on_cached_lists_recounts(
-    patient: Request,
-) -> None:
-    gone = cluster([starting("new")], [], pool=None)
-    assert waited(patient, dataclasses.replace(gone, fresh=False)).actions == (Recount(),)
-    assert released(waited(patient, gone)) == ["new"]
-
-
 def test_signal_releases_nodes_without_training(patient: Request) -> None:
     observation, memory = cluster([starting("new")], []), Memory(progress=initial_progress(NOW - 100))
     back, end = state_machine.stop(patient, memory, observation)
