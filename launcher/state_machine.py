@@ -129,8 +129,10 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
     match decision:
         case Wait(since=since):
             state = names.STATE_WAITING if since is None else names.STATE_HOLDING
-            memory, report = replace(memory, quorum_since=since), replace(report, state=state)
-            return _hold(candidate, Step(memory=memory, report=report, actions=()), progress, seen)
+            step = replace(
+                step, memory=replace(memory, quorum_since=since), report=replace(report, state=state)
+            )
+            return _hold(candidate, step, progress, seen)
         case Submit(nodes=nodes, reason=reason, by_events=by_events):
             surplus = remove(_surplus(candidate, progress, counted, nodes, seen))
             if not seen.fresh:
