@@ -15,6 +15,7 @@ from launcher.manifests import Owner
 from launcher.observe import NodePool, Observation, Training
 from launcher.progress import initial_progress
 from launcher.request import Request
+from tests.unit.launcher.conftest import asked
 from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit
@@ -120,18 +121,6 @@ def test_a_tolerated_taint_and_a_mere_wish_do_not_matter(request_: Request) -> N
     assert count(request_, seen([node("a", spec__taints=taints)])).usable == ("a",)
 
 
-def test_count_only_foreign_pods_occupy_nodes(request_: Request) -> None:
-    pods = [
-        pod("other", "a", **{"nvidia.com/gpu": "1"}),
-        pod("daemon", "b", cpu="2"),
-        placeholder(request_, 0, "b"),
-    ]
-    counted = count(request_, seen([node("a"), node("b")], pods))
-    assert (counted.usable, counted.foreign) == (("b",), 1)
-    of_another_run = dataclasses.replace(request_, run_id="r2")
-    assert count(of_another_run, seen([node("b")], pods)).usable == ()
-
-
 def warm(at: str, **asked: str) -> Object:
     item = pod(f"warm-{at}", at, **asked)
     item["metadata"] |= {"namespace": "training", "labels": {"trainyard.dev/role": "warm"}}
@@ -139,21 +128,37 @@ def warm(at: str, **asked: str) -> Object:
     return item
 
 
-def test_a_node_that_only_a_warm_pod_keeps_is_free(request_: Request) -> None:
-    """However much that pod asks for: it gives way to a worker."""
-    pods = [warm("a", cpu="1m"), warm("b", cpu="47", **{"nvidia.com/gpu": "4"})]
-    counted = count(request_, seen([node("a"), node("b")], pods))
-    assert (counted.usable, counted.foreign) == (("a", "b"), 0)
-    assert choice(request_, seen([node(name) for name in "abcd"], pods), 0).nodes == 4
+def changed(item: Object, section: str, **values: Any) -> Object:
+    return {**item, section: {**item[section], **values}}
 
 
-@pytest.mark.parametrize("role", [names.ROLE_PLACEHOLDER, "warm"])
-def test_count_pod_with_copied_labels_occupies_node(request_: Request, role: str) -> None:
-    """Anybody may write labels."""
-    theirs = pod("theirs", "a", **{"nvidia.com/gpu": "4"})
-    theirs["metadata"] |= {"namespace": "training", "labels": {names.LABEL_ROLE: role, names.LABEL_RUN: "r1"}}
-    counted = count(request_, seen([node("a")], [theirs]))
-    assert (counted.usable, counted.foreign) == ((), 1)
+ASKED = asked()
+GPU, GPUS = {"nvidia.com/gpu": "1"}, {"nvidia.com/gpu": "4"}
+COPIED = {names.LABEL_RUN: "r1", names.LABEL_ROLE: names.ROLE_PLACEHOLDER}
+
+
+@pytest.mark.parametrize(
+    ("occupant", "is_free"),
+    [
+        (pod("daemon", "a", cpu="2"), True),
+        (pod("other", "a", **GPU), False),
+        (changed(pod("ended", "a", **GPUS), "status", phase="Succeeded"), True),
+        (changed(pod("ended", "a", **GPUS), "status", phase="Failed"), True),
+        # A worker preempts warm pods and the placeholders of its run, however much they request.
+        (warm("a", cpu="47", **GPUS), True),
+        (placeholder(ASKED, 0, "a"), True),
+        (placeholder(asked(runId="r2"), 0, "a"), False),
+        (changed(placeholder(ASKED, 0, "a"), "metadata", namespace="default"), False),
+        (changed(placeholder(ASKED, 0, "a"), "metadata", labels={names.LABEL_ROLE: "placeholder"}), False),
+        # Anybody may write labels.
+        (changed(pod("theirs", "a", **GPUS), "metadata", namespace="training", labels=COPIED), False),
+        (changed(warm("a", **GPUS), "spec", priorityClassName=""), False),
+    ],
+)
+def test_count_only_foreign_pods_occupy_nodes(request_: Request, occupant: Object, is_free: bool) -> None:
+    counted = count(request_, seen([node("a"), node("b")], [occupant]))
+    assert counted.usable == (("a", "b") if is_free else ("b",))
+    assert counted.foreign == (not is_free)
 
 
 def test_requests_match_the_scheduler() -> None:
@@ -383,20 +388,3 @@ def test_preflight_missing_node_class_gives_up(
     ready = {"type": "Ready", "status": "False", "message": "NodeClassReady=False"}
     pool = observe.node_pool({"status": {"conditions": [{**condition, **since}, ready]}})
     assert preflight(request_, seen([], pool=pool), NOW) == problem
-
-
-@pytest.mark.parametrize(("phase", "usable"), [("Succeeded", True), ("Failed", True), ("Running", False)])
-def test_count_finished_pod_occupies_nothing(request_: Request, phase: str, usable: bool) -> None:
-    theirs = pod("theirs", "a", **{"nvidia.com/gpu": "4"})
-    theirs["status"]["phase"] = phase
-    assert bool(count(request_, seen([node("a")], [theirs])).usable) is usable
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [("namespace", "default"), ("labels", {"trainyard.dev/role": "placeholder"})]
-)
-def test_count_placeholder_of_other_run_occupies_node(request_: Request, field: str, value: object) -> None:
-    theirs = placeholder(request_, 0, "a")
-    assert count(request_, seen([node("a")], [theirs])).usable == ("a",)
-    theirs["metadata"][field] = value
-    assert count(request_, seen([node("a")], [theirs])).usable == ()

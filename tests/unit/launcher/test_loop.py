@@ -18,7 +18,6 @@ from launcher.request import Request
 from tests.unit.launcher.api_server import QUICK, FakeApi, until
 from tests.unit.launcher.cluster import CLAIMS, JOBS, PODS, put_node, stored_progress
 from tests.unit.launcher.conftest import asked, fallback, made_for
-from tests.unit.launcher.test_gateway import states
 from tests.unit.launcher.test_lease import LEASE, Clock, run_lease
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, RetryPolicy
@@ -138,43 +137,6 @@ def test_run_after_crash_and_deletion_of_job_ends(api: FakeApi) -> None:
     runner, said = hurried(api, asked(maxRestarts=3), stop, clock, "pod-b")
     assert runner.run() == names.EXIT_TRAINING_FAILED
     assert "PyTorchJob train-r1 was deleted" in said[-1]
-
-
-@pytest.mark.long
-def test_run_tries_attempts_and_pools_in_turn(api: FakeApi) -> None:
-    pool = {"metadata": {"name": "large"}, "spec": {"limits": {"nvidia.com/gpu": "32"}}}
-    api.put("/apis/karpenter.sh/v1/nodepools/large", pool)
-    clock = Clock()
-    labels: list[tuple[float, str, str]] = []
-
-    def on_request(_method: str, _path: str) -> None:
-        for name in api.names(PODS):
-            meta = api.objects[f"{PODS}/{name}"]
-            label = meta["metadata"]["labels"]["trainyard.dev/attempt"]
-            pool = meta["spec"]["nodeSelector"]["karpenter.sh/nodepool"]
-            if (label, pool) not in [entry[1:] for entry in labels]:
-                labels.append((clock.now - 1_800_000_000.0, label, pool))
-
-    api.on_request = on_request
-    runner, said = hurried(
-        api, asked(attempts=2, fallbacks=[fallback()], capacityDeadlineSeconds=40), clock=clock
-    )
-    assert runner.run() == names.EXIT_BELOW_MINIMUM
-    moments = [moment for moment, _, _ in labels]
-    assert [entry[1:] for entry in labels] == [
-        ("1-0", "small"),
-        ("1-1", "large"),
-        ("2-0", "small"),
-        ("2-1", "large"),
-    ]
-    assert moments == pytest.approx([0, 40, 40 + 120 + 240, 40 + 120 + 240 + 40], abs=8)
-    assert states(said) == ["waiting", "pausing", "failed"]
-    assert "after 2 of 2 attempts: pool small: 0 of at least 2 nodes after 40 s" in said[-1]
-    assert "; pool large: 0 of at least 2 nodes after 120 s" in said[-1]
-    reasons = [event["reason"] for path, event in api.objects.items() if path.startswith(EVENTS)]
-    assert sorted(reasons).count("PoolGivenUp") == 2
-    assert "AttemptFailed" in reasons
-    assert api.names(PODS) == []
 
 
 def test_run_releases_node_with_warning_event(api: FakeApi) -> None:

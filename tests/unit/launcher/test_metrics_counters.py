@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -29,18 +30,6 @@ class Refusal(NamedTuple):
     code: str
 
 
-class Counts(NamedTuple):
-    pool: str
-    waiting: float
-    ready_nodes: float
-    nodes_wanted: float
-    attempts: float
-    restarts: float
-    released_nodes: float
-    idle_node_seconds: float
-    refused: dict[Refusal, int]
-
-
 SMALL = Refusal(
     pool="small", zone="us-west-2b", instance_type="g5.12xlarge", code="InsufficientInstanceCapacity"
 )
@@ -52,7 +41,7 @@ class Counting:
     def __init__(self, request: Request, memory: Memory | None = None) -> None:
         self.request, self.memory, self.metrics = request, memory or Memory(), Metrics(request)
 
-    def see(self, *moments: Observation) -> Counts:
+    def see(self, *moments: Observation) -> SimpleNamespace:
         for moment in moments:
             step = state_machine.step(self.request, self.memory, moment)
             self.metrics.count_step(self.memory, step, moment)
@@ -60,7 +49,7 @@ class Counting:
         return self.counts
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> SimpleNamespace:
         """The present values."""
         values: dict[str, Any] = {}
         pools: set[str] = set()
@@ -75,7 +64,7 @@ class Counting:
                     values[sample.name.removeprefix("trainyard_launcher_")] = sample.value
                     pools |= {*labels.values()}
         (pool,) = pools
-        return Counts(
+        return SimpleNamespace(
             pool=pool,
             waiting=values["waiting"],
             ready_nodes=values["ready_nodes"],
