@@ -6,6 +6,7 @@ The request comes from the environment (launcher/request.py). The exit codes are
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import signal
@@ -125,16 +126,8 @@ def dry_run(request: Request, job: str) -> str:
         if backend.runtime is not None:
             documents.append(backend.runtime(candidate, nodes, 0, owner))
         documents.append(backend.build(candidate, nodes, reason, 0))
-    return str(yaml.safe_dump_all([_plain(document) for document in documents], sort_keys=False))
-
-
-def _plain(value: object) -> object:
-    """Return a copy with lists for tuples and no shared objects, so that the YAML has neither tags nor anchors."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
+    # A copy by JSON shares no objects, so the YAML has no anchors.
+    return str(yaml.safe_dump_all(json.loads(json.dumps(documents)), sort_keys=False))
 
 
 if __name__ == "__main__":

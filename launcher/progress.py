@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from types import UnionType
 from typing import Any, Final, get_args, get_origin, get_type_hints
@@ -15,8 +16,8 @@ from trainyard.k8s import names
 _LONGEST_STRETCH = 1.2
 # A larger number in a Lease is none of ours: times are seconds since the epoch.
 _MAX_NUMBER: Final = 10**12
-# The fields that have another name in a Lease. A launcher of another version reads it, too.
-_STORED_KEYS: Final = {"pause_until": "resumes"}
+# The name of `pause_until` in a Lease. A launcher of another version reads it, too.
+_PAUSE_KEY: Final = "resumes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +239,8 @@ def is_impossible(failures: tuple[Failure, ...]) -> bool:
 
 def dumps(progress: Progress) -> str:
     """Return the progress as one line of JSON."""
-    values = {_STORED_KEYS.get(key, key): value for key, value in asdict(progress).items()}
+    values = asdict(progress)
+    values[_PAUSE_KEY] = values.pop("pause_until")
     return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -248,21 +250,16 @@ def loads(text: str, candidates: int) -> Progress:
     Raises:
         ValueError: The text is something else.
     """
-    try:
+    with suppress(ValueError, KeyError, TypeError, RecursionError):
         values = json.loads(text)
         values["failures"] = tuple(_build(Failure, failure) for failure in values["failures"])
         values["released"] = tuple(_build(Loss, loss) for loss in values["released"])
         values["usage"] = _build(Usage, values["usage"])
-        for name, key in _STORED_KEYS.items():
-            if key in values:
-                values[name] = values.pop(key)
+        values["pause_until"] = values.pop(_PAUSE_KEY, None)
         progress: Progress = _build(Progress, values)
-        is_valid = progress.attempt >= 1 and progress.candidate < candidates
-    except (ValueError, KeyError, TypeError, RecursionError):
-        is_valid = False
-    if not is_valid:
-        raise ValueError(f"{text[:200]!r} is no progress of a run with {candidates} candidates")
-    return progress
+        if progress.attempt >= 1 and progress.candidate < candidates:
+            return progress
+    raise ValueError(f"{text[:200]!r} is no progress of a run with {candidates} candidates")
 
 
 def _build(kind: Any, values: Any) -> Any:
