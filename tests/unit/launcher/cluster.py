@@ -8,6 +8,7 @@ from typing import Any
 from launcher.request import Request
 from tests.unit.launcher.api_server import FakeApi
 from tests.unit.launcher.conftest import made_for
+from tests.unit.launcher.conftest import prepare as prepare
 from tests.unit.launcher.test_capacity import node
 from trainyard.k8s import names
 
@@ -22,15 +23,6 @@ WARNINGS = "/api/v1/namespaces/default/events"
 # Of no machine (RFC 5737), so that nothing is served there.
 NO_ADDRESS = "192.0.2.1"
 CREATED = "2026-11-01T12:00:00Z"
-
-
-def prepare(api: FakeApi) -> FakeApi:
-    """The launcher's Job, the pool and the priority classes."""
-    api.put("/apis/batch/v1/namespaces/training/jobs/launch-r1", {"metadata": {"name": "launch-r1"}})
-    api.put(f"{POOLS}/small", {"metadata": {"name": "small"}, "spec": {"limits": {"nvidia.com/gpu": "1024"}}})
-    for name in ("trainyard-worker", "trainyard-placeholder"):
-        api.put(f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}", {"metadata": {"name": name}})
-    return api
 
 
 def pool_named(request: Request, name: str) -> Request:

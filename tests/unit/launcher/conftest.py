@@ -84,16 +84,20 @@ def asked(**changes: Any) -> Request:
     return parse_request({"TRAINYARD_REQUEST": json.dumps({**copy.deepcopy(DOCUMENT), **changes})})
 
 
+def prepare(api: FakeApi, gpus: int = 1024) -> FakeApi:
+    """Add the launcher's Job, pool small with this limit, and the priority classes."""
+    api.put("/apis/batch/v1/namespaces/training/jobs/launch-r1", {"metadata": {"name": "launch-r1"}})
+    pool = {"metadata": {"name": "small"}, "spec": {"limits": {"nvidia.com/gpu": str(gpus)}}}
+    api.put("/apis/karpenter.sh/v1/nodepools/small", pool)
+    for name in ("trainyard-worker", "trainyard-placeholder"):
+        api.put(f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}", {"metadata": {"name": name}})
+    return api
+
+
 @pytest.fixture
 def api() -> Iterator[FakeApi]:
     """An API server with the launcher's Job, pool small with a limit of four machines, and the priority classes."""
-    fake = FakeApi()
-    fake.put("/apis/batch/v1/namespaces/training/jobs/launch-r1", {"metadata": {"name": "launch-r1"}})
-    pool = {"metadata": {"name": "small"}, "spec": {"limits": {"nvidia.com/gpu": "16"}}}
-    fake.put("/apis/karpenter.sh/v1/nodepools/small", pool)
-    for name in ("trainyard-worker", "trainyard-placeholder"):
-        fake.put(f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}", {"metadata": {"name": name}})
-    with serving(fake) as served:
+    with serving(prepare(FakeApi(), gpus=16)) as served:
         yield served
 
 

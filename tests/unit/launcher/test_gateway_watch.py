@@ -23,7 +23,7 @@ from launcher.loop import Launcher
 from launcher.observe import Observation, Pod
 from launcher.request import Request
 from tests.unit.launcher import cluster
-from tests.unit.launcher.api_server import FakeApi, serving, until
+from tests.unit.launcher.api_server import FakeApi, until
 from tests.unit.launcher.cluster import JOBS, NODES, PODS, put_claim, put_node, put_pod, put_training
 from tests.unit.launcher.test_gateway import built
 from trainyard.k8s import kubeconfig, names
@@ -32,12 +32,6 @@ pytestmark = pytest.mark.unit
 
 NOW = 1_800_000_000.0
 SOURCES = 7
-
-
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    with serving(cluster.prepare(FakeApi())) as served:
-        yield served
 
 
 @pytest.fixture
