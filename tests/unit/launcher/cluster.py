@@ -39,9 +39,9 @@ def put_node(api: FakeApi, name: str, pool: str = "small", **changes: Any) -> Ob
     return api.put(f"{NODES}/{name}", item)
 
 
-def put_claim(api: FakeApi, name: str, on: str, pool: str = "small") -> Object:
+def put_claim(api: FakeApi, name: str, on: str, pool: str = "small", created: str = CREATED) -> Object:
     labels = {"karpenter.sh/nodepool": pool}
-    meta = {"name": name, "labels": labels, "creationTimestamp": CREATED}
+    meta = {"name": name, "labels": labels, "creationTimestamp": created}
     return api.put(f"{CLAIMS}/{name}", {"metadata": meta, "spec": made_for(), "status": {"nodeName": on}})
 
 

@@ -16,8 +16,8 @@ from launcher.manifests import Owner, stamp
 from launcher.progress import Progress, initial_progress, loads
 from launcher.request import Request
 from tests.unit.launcher.api_server import QUICK, FakeApi, until
-from tests.unit.launcher.cluster import CLAIMS, JOBS, PODS, put_node, stored_progress
-from tests.unit.launcher.conftest import asked, fallback, made_for
+from tests.unit.launcher.cluster import CLAIMS, JOBS, PODS, put_claim, put_node, put_pod, stored_progress
+from tests.unit.launcher.conftest import asked, fallback
 from tests.unit.launcher.test_lease import LEASE, Clock, run_lease
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, RetryPolicy
@@ -27,6 +27,7 @@ pytestmark = pytest.mark.unit
 
 EVENTS = "/api/v1/namespaces/training/events"
 JOB = "/apis/batch/v1/namespaces/training/jobs/launch-r1"
+PLACEHOLDER = {"trainyard.dev/run": "r1", "trainyard.dev/role": "placeholder"}
 TRAINJOBS = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/training/trainjobs"
 
 
@@ -145,13 +146,9 @@ def test_run_releases_node_with_warning_event(api: FakeApi) -> None:
     def come(now: float) -> None:
         if not api.names(CLAIMS) and now > clock_began + 1:
             put_node(api, "n", status__allocatable={"cpu": "47", "memory": "180Gi"})
-            meta = {
-                "name": "small-x",
-                "labels": {"karpenter.sh/nodepool": "small"},
-                "creationTimestamp": stamp(now),
-            }
-            status = {"nodeName": "n", "providerID": "aws:///us-west-2b/i-0abc"}
-            api.put(f"{CLAIMS}/small-x", {"metadata": meta, "spec": made_for(), "status": status})
+            item = put_claim(api, "small-x", "n", created=stamp(now))
+            status = {**item["status"], "providerID": "aws:///us-west-2b/i-0abc"}
+            api.put(f"{CLAIMS}/small-x", {**item, "status": status})
 
     clock_began = clock.now
     runner, said = hurried(api, asked(nodeStartSeconds=60, capacityDeadlineSeconds=75), come, clock)
@@ -204,9 +201,7 @@ def test_a_lost_race_is_seen_and_nothing_is_done(api: FakeApi) -> None:
 def test_signal_without_lease_keeps_placeholders(api: FakeApi) -> None:
     clock = Clock()
     run_lease(api, "pod-a", clock).take()
-    labels = {"trainyard.dev/run": "r1", "trainyard.dev/role": "placeholder"}
-    meta = {"name": "hold-r1-0", "namespace": "training", "labels": labels}
-    api.put(f"{PODS}/hold-r1-0", {"metadata": meta})
+    put_pod(api, "hold-r1-0", "", "training", **PLACEHOLDER)
     runner, _ = hurried(api, asked(), lambda _now: runner.stopping.set(), clock, "pod-b")
     assert runner.run() == names.EXIT_STOPPED
     assert api.names(PODS) == ["hold-r1-0"]
@@ -231,9 +226,7 @@ def test_signal_releases_lease_and_keeps_progress(api: FakeApi) -> None:
 
 
 def test_run_without_lease_permission_ends(api: FakeApi) -> None:
-    labels = {"trainyard.dev/run": "r1", "trainyard.dev/role": "placeholder"}
-    meta = {"name": "hold-r1-0", "namespace": "training", "labels": labels}
-    api.put(f"{PODS}/hold-r1-0", {"metadata": meta})
+    put_pod(api, "hold-r1-0", "", "training", **PLACEHOLDER)
     api.refused = {("GET", LEASE)}
     runner, said = hurried(api, asked())
     assert runner.run() == names.EXIT_API_ERROR

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+from typing import Any
 
 import pytest
 
 from launcher.actions import Report, is_news
+from launcher.manifests import stamp
 from tests.unit.launcher.api_server import FakeApi
+from tests.unit.launcher.cluster import CLAIMS, put_claim
 from tests.unit.launcher.conftest import asked
-from tests.unit.launcher.test_loop import CLAIMS, hurried, made_for, stamp
+from tests.unit.launcher.test_loop import hurried
 
 pytestmark = pytest.mark.unit
 
@@ -17,28 +21,19 @@ LAST = Report(state="waiting", nodes=0, of=4, claims=1, reason="1 node is starti
 
 
 @pytest.mark.parametrize(
-    ("report", "expected"),
+    ("changes", "expected"),
     [
-        (Report(state="waiting", nodes=0, of=4, claims=1, reason="waiting for Karpenter"), True),
-        (Report(state="waiting", nodes=1, of=4, claims=1, reason=LAST.reason), True),
-        (Report(state="holding", nodes=0, of=4, claims=1, reason=LAST.reason), True),
-        (Report(state="waiting", nodes=0, of=4, claims=4, reason=LAST.reason), False),
-        (
-            Report(
-                state="waiting", nodes=0, of=4, claims=2, reason="2 nodes are starting (small-a1, small-b2)"
-            ),
-            False,
-        ),
-        (Report(state="waiting", nodes=0, of=4, claims=1, reason=f"{LAST.reason}; 1 node is cordoned"), True),
-        (
-            Report(
-                state="waiting", nodes=0, of=4, claims=1, reason="1 node is starting (small-abc: taint x)"
-            ),
-            True,
-        ),
+        ({"reason": "waiting for Karpenter"}, True),
+        ({"nodes": 1}, True),
+        ({"state": "holding"}, True),
+        ({"claims": 4}, False),
+        ({"claims": 2, "reason": "2 nodes are starting (small-a1, small-b2)"}, False),
+        ({"reason": f"{LAST.reason}; 1 node is cordoned"}, True),
+        ({"reason": "1 node is starting (small-abc: taint x)"}, True),
     ],
 )
-def test_is_news_counts_and_names_alone_are_no_news(report: Report, expected: bool) -> None:
+def test_is_news_counts_and_names_alone_are_no_news(changes: dict[str, Any], expected: bool) -> None:
+    report = dataclasses.replace(LAST, **changes)
     assert is_news(report, LAST) is expected
     assert is_news(report, None)
 
@@ -57,9 +52,4 @@ def one_more(api: FakeApi, now: float) -> None:
     """Add a NodeClaim, up to four."""
     number = len(api.names(CLAIMS))
     if number < 4:
-        meta = {
-            "name": f"small-x{number}",
-            "labels": {"karpenter.sh/nodepool": "small"},
-            "creationTimestamp": stamp(now),
-        }
-        api.put(f"{CLAIMS}/small-x{number}", {"metadata": meta, "spec": made_for()})
+        put_claim(api, f"small-x{number}", "", created=stamp(now))
