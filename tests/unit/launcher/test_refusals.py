@@ -16,12 +16,17 @@ from tests.unit.launcher.test_capacity import NOW, node, placeholder, seen
 pytestmark = pytest.mark.unit
 
 
-def test_shortfall_names_refusal_and_advice(request_: Request) -> None:
-    def warning(name: str, message: str, at: float = NOW) -> observe.WarningEvent:
-        return observe.WarningEvent(
-            kind="NodeClaim", name=name, reason="InsufficientCapacityError", message=message, at=at
-        )
+def warning(
+    name: str, message: str = "", reason: str = "InsufficientCapacityError", at: float = NOW
+) -> observe.WarningEvent:
+    return observe.WarningEvent(kind="NodeClaim", name=name, reason=reason, message=message, at=at)
 
+
+def shortfall(request: Request, observation: observe.Observation, since: float = NOW) -> str:
+    return capacity.shortfall(request, observation, count(request, observation), since)
+
+
+def test_shortfall_names_refusal_and_advice(request_: Request) -> None:
     warnings = (
         warning("small-1", "with fleet error(s), InsufficientInstanceCapacity: no capacity"),
         warning("small-2", "InsufficientInstanceCapacity"),
@@ -29,9 +34,7 @@ def test_shortfall_names_refusal_and_advice(request_: Request) -> None:
         warning("large-1", "UnfulfillableCapacity"),
         warning("small-4", "Unsupported", at=NOW - 1000),
     )
-    observation = seen([], warnings=warnings)
-    text = capacity.shortfall(request_, observation, count(request_, observation), NOW - 10)
-    assert text == (
+    assert shortfall(request_, seen([], warnings=warnings), NOW - 10) == (
         "InsufficientInstanceCapacity for g5.12xlarge in us-west-2b (2x), "
         "VcpuLimitExceeded for g5.12xlarge in us-west-2b (1x; raise the account's vCPU quota)"
     )
@@ -50,38 +53,29 @@ def test_event_of_any_length_is_kept_short() -> None:
 
 
 def test_reason_names_instances_that_ended_by_themselves(request_: Request) -> None:
-    def warning(name: str, reason: str, at: float = NOW) -> observe.WarningEvent:
-        return observe.WarningEvent(kind="NodeClaim", name=name, reason=reason, message="m", at=at)
-
     ended = "TerminatingOnInterruption"
     warnings = (
-        warning("small-1", "InstanceTerminating"),
-        warning("small-1", ended),
-        warning("small-2", ended),
-        warning("small-3", "SpotInterrupted"),
-        warning("small-3", ended),
-        warning("small-4", "InstanceTerminating"),
-        warning("large-1", ended),
-        warning("small-5", ended, at=NOW - 1000),
+        warning("small-1", reason="InstanceTerminating"),
+        warning("small-1", reason=ended),
+        warning("small-2", reason=ended),
+        warning("small-3", reason="SpotInterrupted"),
+        warning("small-3", reason=ended),
+        warning("small-4", reason="InstanceTerminating"),
+        warning("large-1", reason=ended),
+        warning("small-5", reason=ended, at=NOW - 1000),
     )
-    observation = seen([], warnings=warnings)
-    text = capacity.shortfall(request_, observation, count(request_, observation), NOW - 10)
+    text = shortfall(request_, seen([], warnings=warnings), NOW - 10)
     assert "EC2 terminated 2 instances of pool small (g5.12xlarge in us-west-2b)" in text
     assert "cluster.volumeKey" in text
     assert "--query 'Reservations[].Instances[].StateReason.Message'" in text
-    quiet = seen([], warnings=warnings[3:])
-    assert "EC2 terminated" not in capacity.shortfall(request_, quiet, count(request_, quiet), NOW - 10)
+    assert "EC2 terminated" not in shortfall(request_, seen([], warnings=warnings[3:]), NOW - 10)
 
 
 def test_shortfall_names_unready_class_and_nodes(request_: Request) -> None:
     pool = NodePool(limits={}, ready=False, problem="NodeClassReady=False")
     nodes = [node("a", status__allocatable={}), node("b", spec__unschedulable=True)]
-    observation = seen(nodes, pool=pool)
-    text = capacity.shortfall(request_, observation, count(request_, observation), NOW)
-    assert (
-        text
-        == "NodePool small is not ready: NodeClassReady=False; 1 node has 0 of 40 cpu; 1 node is cordoned"
-    )
+    expected = "NodePool small is not ready: NodeClassReady=False; 1 node has 0 of 40 cpu; 1 node is cordoned"
+    assert shortfall(request_, seen(nodes, pool=pool)) == expected
 
 
 def test_node_pool_unready_has_cause_of_class() -> None:
@@ -110,8 +104,7 @@ def test_shortfall_names_nodeclaims(
     request_: Request,
 ) -> None:
     def message(*claims: observe.Claim) -> str:
-        observation = seen([], claims=claims)
-        return capacity.shortfall(request_, observation, count(request_, observation), NOW)
+        return shortfall(request_, seen([], claims=claims))
 
     new = starting("small-a", "Unknown", "AwaitingReconciliation", "object is awaiting reconciliation")
     assert message(starting("small-b"), new) == "2 nodes are starting (small-a, small-b)"
@@ -152,33 +145,26 @@ def test_shortfall_counts_a_joined_node_once(
     claims = tuple(dataclasses.replace(starting(f"small-{each}"), node=each) for each in "abc")
     pods = [placeholder(request_, index) for index in range(3)]
     observation = seen([node(each, **changes) for each in "ab"], pods, claims=claims)
-    text = capacity.shortfall(request_, observation, count(request_, observation), NOW)
-    assert text == f"2 nodes are starting (small-a, small-b: {problem}); 1 node is starting (small-c)"
+    assert (
+        shortfall(request_, observation)
+        == f"2 nodes are starting (small-a, small-b: {problem}); 1 node is starting (small-c)"
+    )
 
 
 def test_shortfall_counts_nodes_that_are_not_launched(request_: Request) -> None:
     pods = [placeholder(request_, index) for index in range(4)]
     observation = seen([node("free")], pods, claims=(starting("small-a"),))
-    text = capacity.shortfall(request_, observation, count(request_, observation), NOW)
-    assert text == "1 node is starting (small-a); 2 nodes are not launched yet"
+    assert shortfall(request_, observation) == "1 node is starting (small-a); 2 nodes are not launched yet"
 
 
 def test_refusals_of_pool_with_same_prefix_are_separate(request_: Request) -> None:
-    refused = observe.WarningEvent(
-        kind="NodeClaim", name="small-b-x4k2p", reason="InsufficientCapacityError", message="", at=NOW
-    )
+    refused = warning("small-b-x4k2p")
     assert list(refusals.refusals(request_, (refused,), NOW)) == []
     other = dataclasses.replace(request_, pool=dataclasses.replace(request_.pool, name="small-b"))
     assert [code for _, code in refusals.refusals(other, (refused,), NOW)] == ["InsufficientCapacityError"]
 
 
-REFUSED = observe.WarningEvent(
-    kind="NodeClaim",
-    name="small-x4k2p",
-    reason="InsufficientCapacityError",
-    message="VcpuLimitExceeded",
-    at=NOW - 20,
-)
+REFUSED = warning("small-x4k2p", "VcpuLimitExceeded", at=NOW - 20)
 
 
 def pool(*capacity_types: str) -> NodePool:
