@@ -22,6 +22,7 @@ from trainyard.k8s import names
 pytestmark = pytest.mark.unit
 
 Object = dict[str, Any]
+RETRYING = asked(maxRestarts=3)
 STARTED = dataclasses.replace(initial_progress(NOW - 500), training_uid="t", idle_node_seconds=40.0)
 
 
@@ -44,11 +45,14 @@ def evicted(index: int) -> Object:
     return pod
 
 
+# One of three workers is lost.
+LOSS = [worker(0), worker(1), evicted(2)]
+
+
 def lost(request: Request, **changes: Any) -> Step:
     """The step that sees the loss of one of three workers."""
     memory = Memory(progress=dataclasses.replace(STARTED, **changes))
-    pods = [worker(0), worker(1), evicted(2)]
-    return state_machine.step(request, memory, seen([], pods, training=job()))
+    return state_machine.step(request, memory, seen([], LOSS, training=job()))
 
 
 def later(request: Request, memory: Memory, seconds: float, observation: Observation) -> Step:
@@ -56,8 +60,7 @@ def later(request: Request, memory: Memory, seconds: float, observation: Observa
 
 
 def test_loss_deletes_job_and_holds_node() -> None:
-    request = asked(maxRestarts=3)
-    step = lost(request)
+    step = lost(RETRYING)
     assert step.actions == (Retire(uid="t"), CreatePlaceholder(index=0, wait="1-0-1")), (
         "one of its three nodes is free"
     )
@@ -69,21 +72,19 @@ def test_loss_deletes_job_and_holds_node() -> None:
 
 
 def test_loss_on_cached_lists_recounts() -> None:
-    pods = [worker(0), worker(1), evicted(2)]
-    observation = seen([], pods, training=job(), fresh=False)
-    step = state_machine.step(asked(maxRestarts=3), Memory(progress=STARTED), observation)
+    observation = seen([], LOSS, training=job(), fresh=False)
+    step = state_machine.step(RETRYING, Memory(progress=STARTED), observation)
     assert step.actions == (Recount(),)
     assert of(step).restarts == 0
 
 
 def test_retire_never_holds_more_nodes_than_job() -> None:
-    request = asked(maxRestarts=3)
-    memory = lost(request).memory
+    memory = lost(RETRYING).memory
     deleting = job(deleting=True)
-    first = placeholder_again(request, 0, "n2")
-    step = later(request, memory, 5, seen([], [worker(0), worker(1), first], training=deleting))
+    first = placeholder_again(RETRYING, 0, "n2")
+    step = later(RETRYING, memory, 5, seen([], [worker(0), worker(1), first], training=deleting))
     assert step.actions == (), "it is asked for once, and two workers still hold theirs"
-    step = later(request, memory, 9, seen([], [worker(0, "Failed"), first], training=deleting))
+    step = later(RETRYING, memory, 9, seen([], [worker(0, "Failed"), first], training=deleting))
     assert step.actions == (
         CreatePlaceholder(index=1, wait="1-0-1"),
         CreatePlaceholder(index=2, wait="1-0-1"),
@@ -97,33 +98,31 @@ def placeholder_again(request: Request, index: int, at: str = "") -> Object:
 
 
 def test_restart_waits_for_old_job_and_pods() -> None:
-    request = asked(maxRestarts=3)
-    memory = lost(request).memory
+    memory = lost(RETRYING).memory
     nodes = [node(name) for name in "abcd"]
     late = seen(nodes, [worker(0, "Failed"), worker(1, deletionTimestamp="now")])
-    step = later(request, memory, 10, late)
+    step = later(RETRYING, memory, 10, late)
     remove, *holds = step.actions
     assert remove == Remove(name="train-r1-worker-0", uid="w0"), "nobody owns it any more"
     assert holds == [CreatePlaceholder(index=0, wait="1-0-1"), CreatePlaceholder(index=1, wait="1-0-1")], (
         "two of three nodes are free"
     )
     cached = seen(nodes, [], fresh=False)
-    look = later(request, memory, 12, cached)
+    look = later(RETRYING, memory, 12, cached)
     assert (look.actions, of(look).retiring) == ((Recount(),), "t")
-    step = later(request, memory, 12, seen(nodes, []))
+    step = later(RETRYING, memory, 12, seen(nodes, []))
     assert step.actions == (Start(nodes=4, reason="restart 1 of 3: all 4 nodes are ready"),)
     assert (of(step).retiring, of(step).began, of(step).label) == ("", NOW + 12, "1-0-1")
 
 
 def test_restart_continues_with_fewer_nodes() -> None:
-    request = asked(maxRestarts=3)
-    memory = lost(request).memory
-    step = later(request, memory, 12, seen([node("a"), node("b")], []))
+    memory = lost(RETRYING).memory
+    step = later(RETRYING, memory, 12, seen([node("a"), node("b")], []))
     assert step.report.state == names.STATE_HOLDING
     assert [action for action in step.actions if isinstance(action, CreatePlaceholder)] == [
         CreatePlaceholder(index=index, wait="1-0-1") for index in range(4)
     ]
-    step = later(request, step.memory, 42, seen([node("a"), node("b")], []))
+    step = later(RETRYING, step.memory, 42, seen([node("a"), node("b")], []))
     (start,) = step.actions
     assert isinstance(start, Start)
     assert (start.nodes, start.reason[:17]) == (2, "restart 1 of 3: 2")
@@ -145,13 +144,12 @@ def test_restart_below_minimum_tries_next_pool() -> None:
 
 
 def test_retire_stuck_pods_end_with_advice() -> None:
-    request = asked(maxRestarts=3)
     stuck = worker(1, deletionTimestamp="now")
-    hold = placeholder_again(request, 0, "n2")
+    hold = placeholder_again(RETRYING, 0, "n2")
     observation = seen([], [stuck, hold], training=job(deleting=True))
-    memory = lost(request).memory
-    assert later(request, memory, 599, observation).report.state == names.STATE_RESTARTING
-    step = later(request, memory, 600, observation)
+    memory = lost(RETRYING).memory
+    assert later(RETRYING, memory, 599, observation).report.state == names.STATE_RESTARTING
+    step = later(RETRYING, memory, 600, observation)
     remove, end = step.actions
     assert remove == Remove(name="hold-r1-0", uid="uid-0")
     assert isinstance(end, End)
@@ -175,10 +173,9 @@ def test_without_a_restart_left_a_loss_is_the_end(budget: int, before: int) -> N
 
 def test_restart_count_without_lease_is_read_from_job() -> None:
     request = asked(maxRestarts=2)
-    pods = [worker(0), worker(1), evicted(2)]
-    step = state_machine.step(request, Memory(), seen([], pods, training=job(restart=2)))
+    step = state_machine.step(request, Memory(), seen([], LOSS, training=job(restart=2)))
     assert isinstance(step.actions[-1], End)
-    step = state_machine.step(request, Memory(), seen([], pods, training=job(restart=1)))
+    step = state_machine.step(request, Memory(), seen([], LOSS, training=job(restart=1)))
     assert of(step).restarts == 2
 
 
@@ -187,9 +184,8 @@ def test_the_time_to_train_is_for_all_restarts_together() -> None:
     progress = of(lost(request))
     assert progresses.remaining_request(request, progress).active_deadline_seconds == 900
     again = dataclasses.replace(progress, retiring="", trained=995.0)
-    pods = [worker(0), worker(1), evicted(2)]
     memory = Memory(progress=again)
-    step = state_machine.step(request, memory, seen([], pods, training=job(uid="t2", created=NOW - 1)))
+    step = state_machine.step(request, memory, seen([], LOSS, training=job(uid="t2", created=NOW - 1)))
     assert step.report.state == names.STATE_FOLLOWING, (
         "its five seconds are over, so that the operator ends it"
     )
@@ -212,9 +208,9 @@ def test_overdue_after_training_starts_again() -> None:
 def test_a_job_that_somebody_deletes_is_not_a_loss() -> None:
     pods = [worker(0, deletionTimestamp="now")]
     memory = Memory(progress=STARTED, gang={"train-r1-worker-1": "w1"})
-    step = state_machine.step(asked(maxRestarts=3), memory, seen([], pods, training=job(deleting=True)))
+    step = state_machine.step(RETRYING, memory, seen([], pods, training=job(deleting=True)))
     assert (step.actions, step.report.reason) == ((), "PyTorchJob train-r1 is being deleted")
-    step = state_machine.step(asked(maxRestarts=3), step.memory, seen([], []))
+    step = state_machine.step(RETRYING, step.memory, seen([], []))
     assert step.actions == (End(code=names.EXIT_TRAINING_FAILED, reason="PyTorchJob train-r1 was deleted"),)
 
 
@@ -225,22 +221,22 @@ def stored(progress: Progress) -> Memory:
 
 @pytest.mark.parametrize("suspended", [False, True])
 def test_next_launcher_job_deleted_meanwhile_ends(suspended: bool) -> None:
-    step = state_machine.step(asked(maxRestarts=3), Memory(), seen([], [], training=job(suspended=suspended)))
-    step = state_machine.step(asked(maxRestarts=3), stored(of(step)), seen([], []))
+    step = state_machine.step(RETRYING, Memory(), seen([], [], training=job(suspended=suspended)))
+    step = state_machine.step(RETRYING, stored(of(step)), seen([], []))
     assert step.actions == (End(code=names.EXIT_TRAINING_FAILED, reason="PyTorchJob train-r1 was deleted"),)
 
 
 def test_next_launcher_job_deleted_by_launcher_restarts() -> None:
-    step = lost(asked(maxRestarts=3))
+    step = lost(RETRYING)
     for _ in range(2):  # the job and its pods are gone; another launcher waits for nodes
-        step = state_machine.step(asked(maxRestarts=3), stored(of(step)), seen([], []))
+        step = state_machine.step(RETRYING, stored(of(step)), seen([], []))
         assert step.report.state == names.STATE_WAITING
-    step = state_machine.step(asked(maxRestarts=3), stored(of(step)), seen([], [], training=job(uid="t2")))
+    step = state_machine.step(RETRYING, stored(of(step)), seen([], [], training=job(uid="t2")))
     assert (step.report.state, of(step).training_uid) == (names.STATE_FOLLOWING, "t2")
 
 
 def test_progress_survives_in_the_lease() -> None:
-    progress = dataclasses.replace(of(lost(asked(maxRestarts=3))), suspended=True)
+    progress = dataclasses.replace(of(lost(RETRYING)), suspended=True)
     assert stored(progress).progress == progress
 
 
@@ -253,15 +249,14 @@ def test_progress_of_earlier_version_is_read() -> None:
 
 
 def test_suspended_job_holds_nothing() -> None:
-    request = asked(maxRestarts=3)
     memory = Memory(progress=STARTED, gang={"train-r1-worker-1": "w1"})
-    leaving = [worker(0, deletionTimestamp="now"), placeholder(request, 0)]
+    leaving = [worker(0, deletionTimestamp="now"), placeholder(RETRYING, 0)]
     observation = seen([], leaving, training=job(suspended=True))
-    step = state_machine.step(request, memory, observation)
+    step = state_machine.step(RETRYING, memory, observation)
     assert step.actions == (Remove(name="hold-r1-0", uid="uid-0"),)
     assert (step.report.state, step.report.nodes) == (names.STATE_SUSPENDED, 0)
     assert (of(step).suspended, of(step).trained, of(step).restarts) == (True, 100.0, 0)
-    much_later = later(request, step.memory, 9000, seen([], [], training=job(suspended=True)))
+    much_later = later(RETRYING, step.memory, 9000, seen([], [], training=job(suspended=True)))
     assert (much_later.actions, of(much_later).trained) == ((), 100.0)
 
 
