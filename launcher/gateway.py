@@ -15,7 +15,7 @@ from launcher.request import Request
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, Client, JsonObject
 from trainyard.k8s.informer import Informers
-from trainyard.k8s.lease import LeaseStore, ObjectsStore
+from trainyard.k8s.lease import LeaseStore
 from trainyard.k8s.objects import MERGE_PATCH, Objects
 
 T = TypeVar("T")
@@ -212,9 +212,9 @@ class Gateway:
         """Create this Event."""
         self._objects.create(event)
 
-    def lease_store(self, request: Request) -> LeaseStore:
-        """Return the store of the run's Lease."""
-        return ObjectsStore(self._objects, request.namespace, request.lease)
+    def lease_store(self) -> LeaseStore:
+        """Return the store of Leases."""
+        return self._objects
 
 
 def _training_path(request: Request) -> str:

@@ -35,7 +35,7 @@ class RunLease(LeaderElector):
             "annotations": {},
             "ownerReferences": [owner_reference(owner)],
         }
-        super().__init__(gateway.lease_store(request), metadata, holder, clock, wall_clock)
+        super().__init__(gateway.lease_store(), metadata, holder, clock, wall_clock)
         self.owner = owner
         self._candidates = request.candidates
 

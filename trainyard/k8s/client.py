@@ -38,8 +38,10 @@ RETRIED_STATUS = frozenset({TOO_MANY_REQUESTS, 500, 502, 503, 504})
 UNAUTHORIZED = 401
 REFUSED_STATUS = frozenset({UNAUTHORIZED, 403})
 _SECONDS = re.compile(r"[0-9]{1,9}")
-# Functions such as copy.deepcopy need two calls per level. With this limit, C code that reads or writes JSON needs less
-# than 6 MiB of a thread's stack, which usually has 8. Deeper text still raises RecursionError.
+# The API server accepts 10,000 levels (sigs.k8s.io/json, internal/golang/encoding/json/scanner.go: maxNestingDepth),
+# and Python by default about 1,000. Functions such as copy.deepcopy need two calls per level. With this limit, C code
+# that reads or writes JSON needs less than 6 MiB of a thread's stack, which usually has 8. Deeper text still raises
+# RecursionError.
 _DEEPEST = 25_000
 
 
@@ -73,6 +75,10 @@ class ApiUnavailable(Exception):
         self.retry_after = retry_after
 
 
+class _ConnectionBroken(ApiUnavailable):
+    """The connection broke in the middle of a response."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
     """The retries of one request, in seconds. Delays double from `initial_delay` to `max_delay`, with jitter.
@@ -100,7 +106,7 @@ class Client:
         """`api` is made by `api_client`. `renew_credentials` is called when its credentials are not accepted (401)."""
         self._api = api
         self._renew_credentials = renew_credentials
-        self._retry = retry or RetryPolicy()
+        self.retry = retry or RetryPolicy()
         self._clock = clock
         self._sleep = sleep
         self._serializing = threading.Lock()
@@ -109,11 +115,6 @@ class Client:
     def configuration(self) -> Any:
         """The settings with which a client of another protocol, such as exec's, reaches the same API server."""
         return self._api.configuration
-
-    @property
-    def retry(self) -> RetryPolicy:
-        """How long a request is retried."""
-        return self._retry
 
     def request(
         self,
@@ -195,7 +196,7 @@ class Client:
         the block are not changed.
         """
         try:
-            response = _Opened(self._send("GET", path, query, None), path)
+            response = self._send("GET", path, query, None)
             if response.status >= 300:
                 raise response.to_error("GET", path)
         except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -218,7 +219,7 @@ class Client:
         repeatable: bool = True,
         content_type: str = JSON,
     ) -> T:
-        began, wait = self._clock(), self._retry.initial_delay
+        began, wait = self._clock(), self.retry.initial_delay
         ready = False  # whether the API server said so before the attempt
         while True:
             failure: str
@@ -233,6 +234,8 @@ class Client:
                     refused = response.to_error(method, path)
                 finally:
                     response.close()
+            except _ConnectionBroken as error:
+                failure = str(error)
             except (urllib3.exceptions.HTTPError, OSError, MalformedResponse) as error:
                 failure = f"{method} {path}: {type(error).__name__}: {error}"
             else:
@@ -246,12 +249,12 @@ class Client:
             if not repeatable and status != TOO_MANY_REQUESTS and status not in REFUSED_STATUS:
                 raise ApiUnavailable(failure, retry_after)
             pause = max(retry_after, wait * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
-            if self._clock() + pause - began > self._retry.timeout:
+            if self._clock() + pause - began > self.retry.timeout:
                 if ready and refused is not None:
                     raise refused
                 raise ApiUnavailable(failure, retry_after)
             self._sleep(pause)
-            wait = min(2 * wait, self._retry.max_delay)
+            wait = min(2 * wait, self.retry.max_delay)
 
     def _send(
         self,
@@ -271,7 +274,7 @@ class Client:
                 raise ConnectionError(str(error.reason)) from None
             # A retry does not help with an invalid certificate.
             raise ApiError(method, path, 0, "TLS", str(error.reason)) from None
-        return Response(response.response)
+        return Response(response.response, path)
 
     def address(self, path: str, query: Sequence[tuple[str, str]]) -> tuple[str, dict[str, str]]:
         """Return the URL of a request and its headers with the credentials."""
@@ -289,21 +292,27 @@ class Client:
 
 
 class Response:
-    """A response whose body is not read yet. Reading it may raise urllib3's errors and OSError."""
+    """A response whose body is not read yet."""
 
-    def __init__(self, response: Any) -> None:
+    def __init__(self, response: Any, path: str) -> None:
         self.response = response
         self.status = int(response.status)
+        self._path = path
 
     def read_body(self) -> bytes:
-        """Return the whole body."""
+        """Return the whole body. Raises urllib3's errors and OSError."""
         data: bytes = self.response.data
         return data
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the body as it arrives. Yield each chunk of a chunked body without waiting for the next one."""
-        pieces: Iterator[bytes] = self.response.stream(_CHUNK_BYTES)
-        return pieces
+        """Yield the body as it arrives, each chunk of a chunked body without waiting for the next one.
+
+        Raises ApiUnavailable if the connection breaks.
+        """
+        try:
+            yield from self.response.stream(_CHUNK_BYTES)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise _ConnectionBroken(f"GET {self._path}: {type(error).__name__}: {error}") from None
 
     def to_error(self, method: str, path: str) -> ApiError:
         """Return the ApiError of a response without success."""
@@ -319,29 +328,13 @@ class Response:
 
     def abort(self) -> None:
         """End the body for the thread that reads it. Another thread calls this."""
-        with suppress(
-            ValueError, RuntimeError, OSError
-        ):  # already read to its end, or closed by the other side
+        # Already read to its end, or closed by the other side.
+        with suppress(ValueError, RuntimeError, OSError):
             self.response.shutdown()
 
     def close(self) -> None:
         """Return the connection to the pool if the body was read to its end. Otherwise close it."""
         self.response.close()
-
-
-class _Opened(Response):
-    """The response of a single attempt. It raises ApiUnavailable if the connection breaks during a read."""
-
-    def __init__(self, response: Response, path: str) -> None:
-        super().__init__(response.response)
-        self._path = path
-
-    def chunks(self) -> Iterator[bytes]:
-        """Yield the body as it arrives. Raises ApiUnavailable."""
-        try:
-            yield from super().chunks()
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise ApiUnavailable(f"GET {self._path}: {type(error).__name__}: {error}") from None
 
 
 def _object(response: Response) -> JsonObject:
@@ -359,12 +352,7 @@ def _checked(value: Any) -> JsonObject:
 
 
 def accept_deep_objects() -> None:
-    """Let this process read and write objects as deeply nested as the API server accepts. Any list may contain one.
-
-    The limit is 10,000 levels (sigs.k8s.io/json, internal/golang/encoding/json/scanner.go: maxNestingDepth). A field
-    with an object of another API, such as podTemplate.spec, may have all of them. Python's default limit is
-    about 1,000.
-    """
+    """Let this process read and write objects as deeply nested as the API server accepts. Any list may contain one."""
     sys.setrecursionlimit(max(sys.getrecursionlimit(), _DEEPEST))
 
 

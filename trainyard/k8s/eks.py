@@ -41,14 +41,8 @@ def connect(session: Any, name: str, endpoint: str, authority: str, retry: Retry
 def token(session: Any, cluster: str) -> str:
     """Return a token for a cluster: a presigned GetCallerIdentity that is bound to the cluster's name."""
     sts = session.client("sts")
-    signer = RequestSigner(
-        sts.meta.service_model.service_id,
-        session.region_name,
-        "sts",
-        "v4",
-        session.get_credentials(),
-        session.events,
-    )
+    service, credentials = sts.meta.service_model.service_id, session.get_credentials()
+    signer = RequestSigner(service, session.region_name, "sts", "v4", credentials, session.events)
     request = {
         "method": "GET",
         "url": f"{sts.meta.endpoint_url}/?Action=GetCallerIdentity&Version=2011-06-15",

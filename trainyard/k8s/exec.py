@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Sequence
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -75,9 +74,7 @@ class Execution:
     def __enter__(self) -> Execution:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self._socket.sock.close()
         except _BROKEN:  # the other side closed it first
@@ -186,15 +183,8 @@ def _connected(configuration: Any, url: str, headers: dict[str, str]) -> Any:
 
     def connect() -> None:
         try:
-            found = websocket_call(
-                configuration,
-                "GET",
-                url,
-                headers=headers,
-                binary=True,
-                _preload_content=False,
-                capture_all=False,
-            )
+            binary = {"binary": True, "_preload_content": False, "capture_all": False}
+            found = websocket_call(configuration, "GET", url, headers=headers, **binary)
         except Exception as error:
             answers.put(error)
             return

@@ -98,7 +98,7 @@ class Informer(Generic[T]):
         self._version = ""
         self._settled = threading.Event()
         self._stopping = threading.Event()
-        self._listed = False
+        self.has_synced = False  # whether the list was read at least once
         self._response: Response | None = None
         self._connected = False
         self._heard = time.monotonic()
@@ -127,11 +127,6 @@ class Informer(Generic[T]):
         started = self._thread.ident is not None
         return started and not self._thread.is_alive() and not self._stopping.is_set()
 
-    @property
-    def has_synced(self) -> bool:
-        """Return whether the list was read at least once."""
-        return self._listed
-
     def items(self) -> tuple[T, ...]:
         """Return the kept items. Wait for the first list.
 
@@ -149,7 +144,7 @@ class Informer(Generic[T]):
             for unreadable in self._unreadable.values():
                 raise unreadable
             silent = time.monotonic() - self._heard
-            if not self._connected and (not self._listed or silent > timeout):
+            if not self._connected and (not self.has_synced or silent > timeout):
                 raise ApiUnavailable(f"{self._source.path}: not heard for {silent:.0f} s: {self._problem}")
             return tuple(self._items.values())
 
@@ -205,7 +200,7 @@ class Informer(Generic[T]):
         than the lost watch.
         """
         query = dict(self._source.selectors)
-        if self._source.cached and not self._listed:
+        if self._source.cached and not self.has_synced:
             query["resourceVersion"] = "0"
         items: dict[Key, T] = {}
         unreadable: dict[Key, UnreadableObject] = {}
@@ -225,7 +220,7 @@ class Informer(Generic[T]):
             self._version = version
             self._heard = time.monotonic()
             self._failure = None
-            first, self._listed = not self._listed, True
+            first, self.has_synced = not self.has_synced, True
         self._settled.set()
         both = [(before.get(key), items.get(key)) for key in {**before, **items}]
         changes = [pair for pair in both if pair[0] != pair[1]]

@@ -149,11 +149,7 @@ class _Loader(KubeConfigLoader):
                 self.expiry = parse_rfc3339(given["expirationTimestamp"])
         except (config.ConfigException, OSError, ValueError) as error:
             raise self._failed(wanted, error.strerror if isinstance(error, OSError) else error) from None
-        except (
-            TypeError,
-            AttributeError,
-            LookupError,
-        ):  # at a terminal, the plugin printed its own error
+        except (TypeError, AttributeError, LookupError):  # at a terminal, the plugin printed its own error
             raise self._failed(wanted, "see its own message") from None
         return True
 
@@ -293,9 +289,5 @@ def _understood() -> Iterator[None]:
         yield
     except (config.ConfigException, OSError, ValueError, YAMLError) as error:
         raise ApiUnavailable(" ".join(str(error).split())) from None
-    except (
-        TypeError,
-        AttributeError,
-        LookupError,
-    ):  # the package does not check types
+    except (TypeError, AttributeError, LookupError):  # the package does not check types
         raise ApiUnavailable("should be a kubeconfig: clusters, users and contexts") from None

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, ApiUnavailable, JsonObject
-from trainyard.k8s.objects import Objects, collection
+from trainyard.k8s.objects import path_of
 
 # https://kubernetes.io/docs/concepts/architecture/leases/
 _VERSION = "coordination.k8s.io/v1"
@@ -89,33 +89,13 @@ def evaluate(
 
 
 class LeaseStore(Protocol):
-    """Read and write one Lease. Every method may raise ApiError and ApiUnavailable."""
+    """Reads and writes Leases, as `trainyard.k8s.objects.Objects` does."""
 
-    def read(self) -> JsonObject | None:
-        """Return the Lease; None if it does not exist."""
+    def get(self, path: str, /) -> JsonObject | None: ...
 
-    def create(self, item: JsonObject) -> JsonObject | None:
-        """Create the Lease and return it; None if one exists."""
+    def create(self, manifest: JsonObject, /) -> JsonObject | None: ...
 
-    def replace(self, item: JsonObject) -> JsonObject | None:
-        """Replace the Lease with this resourceVersion and return it; None if it has changed or is gone."""
-
-
-class ObjectsStore:
-    """A LeaseStore in the API of a cluster."""
-
-    def __init__(self, objects: Objects, namespace: str, name: str) -> None:
-        self._objects = objects
-        self._path = f"{collection(_VERSION, 'Lease', namespace)}/{name}"
-
-    def read(self) -> JsonObject | None:
-        return self._objects.get(self._path)
-
-    def create(self, item: JsonObject) -> JsonObject | None:
-        return self._objects.create(item)
-
-    def replace(self, item: JsonObject) -> JsonObject | None:
-        return self._objects.put(item)
+    def put(self, item: JsonObject, /) -> JsonObject | None: ...
 
 
 @dataclass
@@ -156,7 +136,7 @@ class LeaderElector:
     def take(self) -> Standing:
         """Read the Lease and take it if it is free. Return OURS if this process holds it."""
         asked = self.clock()
-        found = self.store.read()
+        found = self.store.get(path_of(self._new()))
         holding = None if found is None else read_holding(found)
         standing, self._observed = evaluate(holding, self.holder, self._observed, self.clock())
         if standing in (Standing.UNSURE, Standing.TAKEN):
@@ -164,9 +144,9 @@ class LeaderElector:
         if found is None:
             made = self.store.create(self._new())
         elif standing is Standing.OURS:
-            made = self.store.replace(_renewed(found, {}, self.wall_clock()))
+            made = self.store.put(_renewed(found, {}, self.wall_clock()))
         else:
-            made = self.store.replace(self._acquired(found))
+            made = self.store.put(self._acquired(found))
         if made is None:  # another process was faster
             return Standing.UNSURE
         self._item, self.renewed = made, asked
@@ -177,7 +157,7 @@ class LeaderElector:
         if self._item is None:
             raise Lost
         asked = self.clock()
-        made = self.store.replace(_renewed(self._item, annotations or {}, self.wall_clock()))
+        made = self.store.put(_renewed(self._item, annotations or {}, self.wall_clock()))
         if made is None:
             # Another process has it, or an answer was lost: `take` finds out.
             self._item = None
@@ -197,7 +177,7 @@ class LeaderElector:
         # As client-go leaves it with ReleaseOnCancel.
         spec = {"holderIdentity": None, "leaseDurationSeconds": 1, "acquireTime": _microtime(now)}
         try:
-            self.store.replace({**kept, "spec": {**kept["spec"], **spec}})
+            self.store.put({**kept, "spec": {**kept["spec"], **spec}})
         except (ApiError, ApiUnavailable) as error:
             log.warning("Lease %s is not released and expires by itself: %s", self.metadata["name"], error)
 

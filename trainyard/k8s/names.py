@@ -62,18 +62,16 @@ ROLE_PROOF: Final = "lustre-proof"
 ROLE_SYSTEM: Final = "system"
 
 # Annotations.
-ANNOTATION_NODES: Final = (
-    "trainyard.dev/nodes"  # on the PyTorchJob: the number of nodes that the launcher counted
-)
-ANNOTATION_REASON: Final = "trainyard.dev/reason"  # on the PyTorchJob: the reason for this number
+# On the PyTorchJob: the number of nodes that the launcher counted, and the reason for this number.
+ANNOTATION_NODES: Final = "trainyard.dev/nodes"
+ANNOTATION_REASON: Final = "trainyard.dev/reason"
 ANNOTATION_RESTART: Final = "trainyard.dev/restart"  # on the PyTorchJob: the number of restarts before it
 # On the PyTorchJob, at the end of its run: what the run used (launcher/cost.py).
 ANNOTATION_NODE_HOURS: Final = "trainyard.dev/node-hours"
 ANNOTATION_IDLE_NODE_HOURS: Final = "trainyard.dev/idle-node-hours"
 ANNOTATION_COST: Final = "trainyard.dev/cost-usd"
-ANNOTATION_ATTEMPT: Final = (
-    "trainyard.dev/attempt"  # on the run's Lease: its progress as JSON (launcher/progress.py)
-)
+# On the run's Lease: its progress as JSON (launcher/progress.py).
+ANNOTATION_ATTEMPT: Final = "trainyard.dev/attempt"
 # On a NodePool: the resources of one of its nodes, as JSON of Kubernetes quantities.
 ANNOTATION_NODE_RESOURCES: Final = "trainyard.dev/node-resources"
 
@@ -226,7 +224,7 @@ EXIT_SUCCEEDED: Final = 0
 EXIT_BAD_REQUEST: Final = 2  # the request, MIN_NODES or MAX_NODES is wrong; nothing was created
 EXIT_BELOW_MINIMUM: Final = 10  # fewer than MIN_NODES nodes at the deadline; nothing (more) was submitted
 EXIT_IMPOSSIBLE: Final = (
-    11  # waiting can't help: limit below MIN_NODES, pool or priority class absent, name taken
+    11  # waiting can't help: limit below MIN_NODES, no pool or priority class, name taken
 )
 EXIT_TRAINING_FAILED: Final = 12  # maxRestarts are used up, or a restart can't help
 EXIT_API_ERROR: Final = 13  # the Kubernetes API refused, or was unreachable for long

@@ -19,7 +19,7 @@ from launcher.server import wildcard_address
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, ApiUnavailable, Client
 from trainyard.k8s.kubeconfig import connect_in_pod_or_outside
-from trainyard.k8s.lease import LeaderElector, Lost, ObjectsStore, Standing
+from trainyard.k8s.lease import LeaderElector, Lost, Standing
 from trainyard.k8s.objects import Objects
 from trainyard.operator import names as n
 from trainyard.operator.cluster_reader import ClusterReader
@@ -137,9 +137,8 @@ class LeaseHolder(LeaderElector):
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        store = ObjectsStore(objects, n.CONTROLLER_NAMESPACE, n.CONTROLLER)
         metadata = {"name": n.CONTROLLER, "namespace": n.CONTROLLER_NAMESPACE}
-        super().__init__(store, metadata, holder, clock, now)
+        super().__init__(objects, metadata, holder, clock, now)
         self.pause: float = names.LEASE_RENEW_SECONDS
         self._until = float("-inf")
 

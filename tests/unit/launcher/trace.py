@@ -325,16 +325,16 @@ class Trace:
     def wait(self, timeout: float) -> None:
         self.tick()
 
-    def lease_store(self, request: Request) -> Trace:
+    def lease_store(self) -> Trace:
         return self
 
-    def read(self) -> Object | None:
+    def get(self, _path: str) -> Object | None:
         return self.lease_
 
     def create(self, manifest: Object) -> Object | None:
         return self._written(manifest) if self.lease_ is None else None
 
-    def replace(self, manifest: Object) -> Object | None:
+    def put(self, manifest: Object) -> Object | None:
         assert self.lease_ is not None
         if manifest["metadata"]["resourceVersion"] != self.lease_["metadata"]["resourceVersion"]:
             return None
