@@ -17,13 +17,12 @@ from trainyard.kubectl.output import DONE, INTERRUPTED, OUTPUT, PROGRAM, PluginE
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run one verb and return the exit code. Print an error as one line on standard error."""
-    follows = False
+    options = argparse.Namespace(environment=environment, follow=False)
+    options.kubeconfig = options.context = options.namespace = None
     try:
         from trainyard.kubectl.cli import parser
 
-        options = parser().parse_args(arguments)
-        options.environment = environment
-        follows = getattr(options, "follow", False)
+        parser().parse_args(arguments, options)
         code = _run(options)
         sys.stdout.flush()
         return code
@@ -33,7 +32,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         return _report("interrupted", INTERRUPTED)
     except BrokenPipeError:  # the reader of the output has ended
         _close_output()
-        if follows:  # 0 would mean that the job succeeded
+        if options.follow:  # 0 would mean that the job succeeded
             return _report("standard output: was closed; the end of the job is unknown", OUTPUT)
         return DONE
     except OSError as error:

@@ -62,17 +62,13 @@ class Cluster:
     ) -> list[JsonObject]:
         """List the objects of the namespace, or of all namespaces."""
         with self._explained("list", plural, _EVERYWHERE if everywhere else self.namespace):
-            return self.client.list_items(
-                self.path(plural, everywhere=everywhere),
-                query or {},
-                lambda item: _checked("list", plural, item),
-            )
+            return self.client.list_objects(self.path(plural, everywhere=everywhere), query)
 
     def find(self, plural: str, name: str) -> JsonObject | None:
         """Return the object with this name, None if it does not exist."""
         with self._explained("get", plural):
             try:
-                return _checked("get", plural, self.client.request("GET", f"{self.path(plural)}/{name}"))
+                return self.client.request("GET", f"{self.path(plural)}/{name}")
             except ApiError as error:
                 if error.status != _ABSENT:
                     raise
@@ -90,14 +86,6 @@ class Cluster:
         hint = f"`{self.command('torchrun list -A')}` shows all"
         return PluginError(NOT_FOUND, f"job {name}: is not in namespace {self.namespace}; {hint}")
 
-    def queue(self, name: str) -> JsonObject | None:
-        """Return the queue with this name, None if it does not exist."""
-        return self.find(n.QUEUE_PLURAL, name)
-
-    def pod(self, name: str) -> JsonObject | None:
-        """Return the pod with this name, None if it does not exist."""
-        return self.find("pods", name)
-
     def workers(self, job: JsonObject) -> list[JsonObject]:
         """List the existing pods of this job, of all its attempts."""
         return self.items("pods", {"labelSelector": f"{n.LABEL_JOB_UID}={job['metadata']['uid']}"})
@@ -110,8 +98,7 @@ class Cluster:
         query = {"fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
         with self._explained("create", n.JOB_PLURAL):
             try:
-                created = self.client.request("POST", self.path(n.JOB_PLURAL), query, job)
-                return created if dry_run else _checked("create", n.JOB_PLURAL, created)
+                return self.client.request("POST", self.path(n.JOB_PLURAL), query, job)
             except ApiError as error:
                 if error.status == _CONFLICT and error.reason == "AlreadyExists":
                     return None
@@ -121,13 +108,13 @@ class Cluster:
                     raise PluginError(USAGE, why) from None
                 raise
 
-    def change(self, name: str, spec: JsonObject, uid: str) -> JsonObject:
+    def change(self, name: str, spec: JsonObject, uid: str) -> None:
         """Set these fields of the job's spec, unless the name belongs to another job by now."""
         body = {"metadata": {"uid": uid}, "spec": spec}
         with self._explained("patch", n.JOB_PLURAL):
             path = f"{self.path(n.JOB_PLURAL)}/{name}"
             try:
-                changed = self.client.request("PATCH", path, None, body, content_type=_MERGE_PATCH)
+                self.client.request("PATCH", path, None, body, content_type=_MERGE_PATCH)
             except ApiError as error:
                 if error.status == _ABSENT:
                     self._check_installed(n.JOB_PLURAL)
@@ -136,7 +123,6 @@ class Cluster:
                     why = f"job {name}: was replaced by another job of this name meanwhile"
                     raise PluginError(NOT_FOUND, why) from None
                 raise
-            return _checked("patch", n.JOB_PLURAL, changed)
 
     def delete(self, name: str, uid: str) -> None:
         """Delete exactly this job, if it still exists."""
@@ -175,15 +161,7 @@ class Cluster:
 
 def connect(options: argparse.Namespace) -> Cluster:
     """Return the cluster of these arguments. Raise PluginError."""
-    return Cluster.connect(*cluster_flags(options))
-
-
-def cluster_flags(options: argparse.Namespace) -> tuple[str | None, str | None, str | None]:
-    """Return the values of --kubeconfig, --context and --namespace."""
-    kubeconfig, context, namespace = (
-        getattr(options, name, None) for name in ("kubeconfig", "context", "namespace")
-    )
-    return kubeconfig, context, namespace
+    return Cluster.connect(options.kubeconfig, options.context, options.namespace)
 
 
 def namespace_of(kubeconfig: str | None, context: str | None) -> str:
@@ -197,12 +175,6 @@ def nearest(name: str, names: Sequence[str]) -> str:
     first = list(dict.fromkeys([*get_close_matches(name, names, _SHOWN), *names]))[:_SHOWN]
     more = f" and {len(names) - len(first)} more" if len(names) > len(first) else ""
     return f"{', '.join(first) or 'none'}{more}"
-
-
-def unknown_queue(cluster: Cluster, name: str) -> PluginError:
-    """Return the error for a queue that does not exist in the namespace, with suggestions."""
-    why = f"queue {name} does not exist in namespace {cluster.namespace}; {suggest_queue(cluster, name)}"
-    return PluginError(USAGE, f"--queue: {why}")
 
 
 def suggest_queue(cluster: Cluster, name: str) -> str:
@@ -248,16 +220,6 @@ def _explain_kubeconfig(kubeconfig: str | None, context: str | None) -> Iterator
             if context not in names:
                 why = f"--context: {context} is not in {where}; it has {nearest(context, names)}"
         raise PluginError(NO_KUBECONFIG, why) from None
-
-
-def _checked(verb: str, plural: str, item: JsonObject) -> JsonObject:
-    """Return an object of the API server. Raise PluginError for the answer of something else, such as a proxy."""
-    meta = item.get("metadata")
-    is_object = isinstance(meta, dict) and all(isinstance(meta.get(key), str) for key in ("name", "uid"))
-    if not is_object or (plural == n.JOB_PLURAL and not isinstance(item.get("spec"), dict)):
-        why = f"{verb} {plural}: the answer has no metadata.name, metadata.uid or spec"
-        raise PluginError(UNAVAILABLE, f"API server: {why}. Check the server and proxy-url of the kubeconfig")
-    return item
 
 
 def _is_refused_by_admission(message: str) -> bool:

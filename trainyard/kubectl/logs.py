@@ -260,7 +260,7 @@ def _read_archive(
     archive, queue_name = job["status"]["logs"], job["spec"]["jobQueue"]
     url, image = archive["url"], str(archive.get("image") or "")
     in_aws = f"aws s3 ls --recursive {url}/"
-    queue, (spec, _) = cluster.queue(queue_name), parse_job(job["spec"])
+    queue, (spec, _) = cluster.find(n.QUEUE_PLURAL, queue_name), parse_job(job["spec"])
     settings = resolve(queue.get("spec"), spec)[0] if queue is not None and spec is not None else None
     if settings is None or not image:
         problem = "was deleted" if queue is None else "is invalid"
@@ -300,7 +300,7 @@ def _wait_for_end(cluster: Cluster, name: str) -> str:
     """Wait for the end of the pod, and return its phase. Raise PluginError if it does not end in time."""
     until = time.monotonic() + _READER_SECONDS
     while True:
-        pod = cluster.pod(name)
+        pod = cluster.find("pods", name)
         if pod is not None and is_over(pod):
             return str(pod["status"]["phase"])
         if pod is None or time.monotonic() > until:
@@ -563,7 +563,7 @@ class PodLog(threading.Thread):
         """Return whether the pod has ended. Wait a moment for its report."""
         until = time.monotonic() + _REPORT_SECONDS
         while True:
-            found = self._cluster.pod(self._pod["metadata"]["name"])
+            found = self._cluster.find("pods", self._pod["metadata"]["name"])
             if found is None or found["metadata"]["uid"] != self.uid or has_ended(found):
                 return True
             self._pod = found
@@ -699,26 +699,16 @@ def _worker_state(pod: JsonObject) -> JsonObject:
 def newest_pods(pods: Iterable[JsonObject], attempt: int | None = None) -> dict[int, JsonObject]:
     """Return the newest pod of each node by node rank, of any attempt or of this one."""
     found: dict[int, JsonObject] = {}
-    # Labels that are no numbers are not the controller's.
-    numbered = [pod for pod in pods if all(map(str.isdecimal, _numbers(pod)))]
-    for pod in sorted(
-        numbered, key=lambda pod: (attempt_of(pod), pod["metadata"].get("creationTimestamp") or "")
-    ):
+    for pod in sorted(pods, key=lambda pod: (attempt_of(pod), pod["metadata"]["creationTimestamp"])):
+        labels = pod["metadata"]["labels"]
         if attempt in (None, attempt_of(pod)):
-            found[int(_numbers(pod)[1])] = pod
+            found[int(labels.get(n.LABEL_NODE) or labels[n.LABEL_INDEX])] = pod
     return dict(sorted(found.items()))
 
 
 def attempt_of(pod: JsonObject) -> int:
-    """Return the attempt of one of the `newest_pods`."""
-    return int(_numbers(pod)[0])
-
-
-def _numbers(pod: JsonObject) -> tuple[str, str]:
-    """Return the labels with the attempt and the node rank."""
-    labels = pod["metadata"].get("labels") or {}
-    node = labels.get(n.LABEL_NODE, labels.get(n.LABEL_INDEX))
-    return str(labels.get(n.LABEL_ATTEMPT, "0")), str(node)
+    """Return the attempt of a worker's pod."""
+    return int(pod["metadata"]["labels"][n.LABEL_ATTEMPT])
 
 
 def _is_present_attempt(job: JsonObject, attempt: int | None) -> bool:

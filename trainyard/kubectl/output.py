@@ -191,6 +191,7 @@ def status(item: JsonObject, now: datetime) -> str:
     steps = [f"step {progress['step']}"] if "step" in progress else []
     steps += [f"loss {_number(progress['loss'])}"] if "loss" in progress else []
     steps += [_throughput(progress)] if "throughput" in progress else []
+    workers = [f"{count} {state}" for state, count in seen.get("workers", {}).items() if count]
     rows = [
         ("Name", f"{meta.get('namespace', '')}/{meta['name']}"),
         ("Queue", spec["jobQueue"]),
@@ -199,10 +200,7 @@ def status(item: JsonObject, now: datetime) -> str:
         ("Phase", seen.get("phase") or "not seen by the controller yet"),
         ("Reason", _joined(seen.get("reason"), message)),
         ("Size", _size(spec, seen)),
-        (
-            "Workers",
-            ", ".join(f"{count} {state}" for state, count in seen.get("workers", {}).items() if count),
-        ),
+        ("Workers", ", ".join(workers)),
         ("Attempt", f"{seen['attempt']} (restarts: {seen.get('restarts', 0)})" if "attempt" in seen else ""),
         ("Restarted", _joined(last.get("time"), restart if restart != message else "")),
         *_first_failure(failure, f"{message}\n{restart}"),

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from trainyard.kubectl import launcher_choice, manifest, output, upload
-from trainyard.kubectl.cluster import Cluster, cluster_flags, connect, namespace_of, unknown_queue
+from trainyard.kubectl.cluster import Cluster, connect, namespace_of, suggest_queue
 from trainyard.kubectl.output import DONE, UNAVAILABLE, USAGE, WORKSPACE, PluginError, say
 from trainyard.kubectl.packing import Packed, workspace_root
 from trainyard.operator import names as n
@@ -40,10 +40,11 @@ def run(options: argparse.Namespace, packed: Packed) -> int:
         return DONE
     cluster = connect(options)
     job = _job(options, cluster.namespace)
-    queue = cluster.queue(options.queue)
+    queue = cluster.find(n.QUEUE_PLURAL, options.queue)
     if queue is None:
         _check(cluster, job)  # the namespace may not exist, or not be allowed
-        raise unknown_queue(cluster, options.queue)
+        why = f"does not exist in namespace {cluster.namespace}; {suggest_queue(cluster, options.queue)}"
+        raise PluginError(USAGE, f"--queue: queue {options.queue} {why}")
     _check_size(job, queue)
     manifest.check_secrets(cluster, job["spec"].get("env", ()))
     decision = launcher_choice.choose_launcher(job, workspace_root(options), queue)
@@ -87,14 +88,12 @@ def run(options: argparse.Namespace, packed: Packed) -> int:
 
 def _dry_run(options: argparse.Namespace, packed: Packed) -> str:
     """Return the job as YAML or JSON, without a request. A workspace in S3 has no URL in it."""
-    kubeconfig, context, namespace = cluster_flags(options)
-    if not namespace:
-        try:
-            namespace = namespace_of(kubeconfig, context)
-        except PluginError:
-            if kubeconfig or context:
-                raise
-            namespace = "default"
+    try:
+        namespace = options.namespace or namespace_of(options.kubeconfig, options.context)
+    except PluginError:
+        if options.kubeconfig or options.context:
+            raise
+        namespace = "default"
     job = _job(options, namespace)
     decision = launcher_choice.choose_launcher(job, workspace_root(options), None)
     if archive := packed():

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace, packed: Packed) -> int:
     if problem:
         raise PluginError(USAGE, f"job {name}: {problem}")
     try:
-        queue = cluster.queue(str(spec["jobQueue"]))
+        queue = cluster.find(n.QUEUE_PLURAL, spec["jobQueue"])
     except PluginError:  # sync does not need permission to read it
         queue = None
     root = workspace_root(options)

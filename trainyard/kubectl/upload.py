@@ -214,7 +214,7 @@ def pods_that_have(cluster: Cluster, digest: str, job: str) -> list[str]:
         }
         names = [name for name, phase in phases.items() if phase not in n.FINAL_PHASES and name != job]
         names.sort(key=lambda name: phases[name] != n.PHASE_RUNNING)
-        pods = ((name, cluster.pod(n.sync_pod(name))) for name in names[:_MAX_NEARBY_REQUESTS])
+        pods = ((name, cluster.find("pods", n.sync_pod(name))) for name in names[:_MAX_NEARBY_REQUESTS])
         having = (name for name, pod in pods if pod is not None and _container(pod).get("ready") is True)
         return [sync_pod_url(name, cluster.namespace) for name in islice(having, _MAX_NEARBY)]
     except PluginError:
@@ -223,7 +223,7 @@ def pods_that_have(cluster: Cluster, digest: str, job: str) -> list[str]:
 
 def _sync_pod(cluster: Cluster, job: JsonObject) -> JsonObject | None:
     """Return the job's sync pod, None if there is none. A pod of its name may be left of an earlier job."""
-    pod = cluster.pod(n.sync_pod(job["metadata"]["name"]))
+    pod = cluster.find("pods", n.sync_pod(job["metadata"]["name"]))
     return pod if pod is not None and job["metadata"]["uid"] in owners_of(pod) else None
 
 

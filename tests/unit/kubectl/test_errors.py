@@ -188,25 +188,6 @@ def test_a_forbidden_namespace_is_named(api: TorchrunApi, run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [{}, {"metadata": None}, {"metadata": {"name": "one"}}, {"metadata": {"name": "one", "uid": "u"}}],
-)
-def test_answer_that_is_no_object_is_reported(
-    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]
-) -> None:
-    quick = RetryPolicy(timeout=0.0)
-    monkeypatch.setattr(Cluster.connect.__func__, "__defaults__", (quick,))  # type: ignore[attr-defined]
-    api.intercept = lambda *_: (200, {"items": [answer]} if answer else {})
-    assert run("list")[0] == 69
-    api.intercept = lambda *_: (200, answer)
-    verbs = [(verb, "one") for verb in ("status", "logs", "cancel", "suspend", "resume", "sync")]
-    for words in (*verbs, ("logs", "-f", "one"), ("cp", "one:/a", "b")):
-        result, out, err = run(*words)
-        assert (result, out) == (69, ""), words
-        assert "API server: get torchrunjobs: the answer has no metadata.name, " in only_line(err), words
-
-
-@pytest.mark.parametrize(
     ("action", "code", "message", "expected"),
     [
         ("create torchrunjobs", 422, "spec: bad", (64, "job: the API server refuses it: spec: bad")),

@@ -126,16 +126,6 @@ def test_status_shows_the_known_fields_of_the_cost(cost: dict[str, float], shown
     assert [line.split(maxsplit=1)[1] for line in lines if line.startswith("Cost:")] == [shown] * bool(shown)
 
 
-@pytest.mark.parametrize("label", [n.LABEL_ATTEMPT, n.LABEL_INDEX])
-def test_pod_with_an_invalid_label_is_ignored(api: TorchrunApi, run: Run, label: str) -> None:
-    api.job("one", phase="Running")
-    api.worker("odd", **{label: "x"})
-    api.logs[worker(api, 0)] = [b"line\n"]
-    for path in (f"{PODS}/odd", f"{PODS}/one-0-0-abcde"):
-        del api.objects[path]["metadata"]["creationTimestamp"]
-    assert run("logs", "one") == (0, "line\n", "")
-
-
 def worker(api: TorchrunApi, attempt: int, state: str = "terminated") -> str:
     name = f"one-{attempt}-0-abcde"
     api.worker(name, state, **{n.LABEL_ATTEMPT: str(attempt)})

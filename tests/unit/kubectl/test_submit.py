@@ -439,21 +439,6 @@ def test_interrupt_during_creation_leaves_no_job(
     assert f"{JOBS}/one" not in api.objects
 
 
-def test_submit_with_an_empty_answer_says_that_the_job_may_exist(api: TorchrunApi, run: Run) -> None:
-    """As of a proxy that answers everything with {}."""
-    api.queue("q")
-    api.intercept = lambda method, target: (
-        (200, {}) if target.startswith(JOBS) and "dryRun" not in target else None
-    )
-    result, out, err = run(*SUBMIT, "--no-workspace", "x")
-    assert (result, out) == (69, "")
-    *_, warning, error = err.splitlines()
-    assert warning.startswith("job one may still be created: kubectl torchrun cancel")
-    assert error.startswith(
-        "kubectl torchrun: API server: create torchrunjobs: the answer has no metadata.name"
-    )
-
-
 @pytest.mark.parametrize("lost", [0, 1, 10_000])
 def test_submit_leaves_another_users_job(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch, lost: int
