@@ -81,7 +81,6 @@ class Execution:
             return
 
     def write(self, data: bytes) -> None:
-        """Write to its standard input."""
         try:
             self._socket.write_stdin(data)
         except _BROKEN as error:

@@ -107,7 +107,6 @@ class Informer(Generic[T]):
         self._thread = threading.Thread(target=self._run, name=f"watch {source.path}", daemon=True)
 
     def start(self) -> None:
-        """Start to list and watch."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -354,7 +354,6 @@ class JobReader:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch the job."""
         self._watch.start()
         try:
             yield
@@ -413,7 +412,6 @@ class _Follower:
         self._wakeup = threading.Event()
 
     def run(self) -> int:
-        """Follow until the job ends."""
         over: float | None = None
         try:
             while True:
@@ -542,7 +540,6 @@ class PodLog(threading.Thread):
         self._last = time.monotonic()
 
     def stop(self) -> None:
-        """Stop printing."""
         self._is_stopped = True
 
     def is_silent(self, seconds: float) -> bool:

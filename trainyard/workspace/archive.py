@@ -93,7 +93,6 @@ class Archive:
     files: int
 
     def open(self) -> BinaryIO:
-        """Open the archive for reading."""
         return self.file.open("rb")
 
 
@@ -276,13 +275,16 @@ def unpack(archive: Path, digest: str, into: Path) -> Contents:
                 members.extractall(into, filter=unpacking.check)  # noqa: S202 (checked)
         unpacking.create_links(into)
     except OSError as error:
-        raise WorkspaceError(
-            f"workspace: can't write {unpacking.path[:200]!r}: {error.strerror or error}"
-        ) from None
+        why = error.strerror or error
+        raise WorkspaceError(f"workspace: can't write {unpacking.path[:200]!r}: {why}") from None
+    # The last three are of tarfile for invalid numbers and endless headers, and of os for names with a NUL.
     except (
-        *(tarfile.TarError, zstandard.ZstdError, EOFError, UnicodeError),
-        # tarfile for invalid numbers and for endless headers, and os for names with a NUL
-        *(ValueError, RecursionError, MemoryError),
+        tarfile.TarError,
+        zstandard.ZstdError,
+        EOFError,
+        ValueError,
+        RecursionError,
+        MemoryError,
     ) as error:
         why = str(error) or "its headers fill the memory"
         raise Refused(f"archive: broken: {why}; it was not made by kubectl torchrun") from None
@@ -366,9 +368,8 @@ class CachedArchive(Archive):
         again = pack(self.root, self.limit, self.file.parent)
         if again.digest != self.digest:
             again.file.unlink()
-            raise WorkspaceError(
-                f"workspace: {self.root} changed while it was sent; try again when nothing writes it"
-            )
+            why = "changed while it was sent; try again when nothing writes it"
+            raise WorkspaceError(f"workspace: {self.root} {why}")
         again.file.rename(self.file)
         return super().open()
 

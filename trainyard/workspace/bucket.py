@@ -127,7 +127,6 @@ class _ProgressReader(io.BufferedReader):
         self._size, self._progress = size, progress
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Read and report the progress."""
         data = super().read(size)
         self._progress(self.seek(0, io.SEEK_CUR), self._size)
         return data

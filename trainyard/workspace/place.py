@@ -66,8 +66,7 @@ def placed(into: Path) -> State:
     """Return what is in place. The job can write this record: paths that no archive has make it invalid."""
     try:
         found = json.loads((into / CONTROL_DIRECTORY / _STATE).read_text())
-        lists = {path: what if isinstance(what, list) else [what] for path, what in found["contents"].items()}
-        contents = {path: [str(each) for each in what] for path, what in lists.items()}
+        contents = {path: [str(each) for each in what] for path, what in found["contents"].items()}
         digest = str(found["digest"])
     except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return State("", {})

@@ -17,7 +17,6 @@ _SHOWN: Final = 200
 # A file with at least a twentieth of all bytes is named by itself.
 _SHARE: Final = 20
 _MAX_LINKS_NAMED: Final = 5
-TRY_AGAIN: Final = "try again when nothing changes the directory, or"
 # The number of entries between two progress reports.
 _REPORT_EVERY: Final = 1000
 # A directory of ten times the limit is not searched completely.
@@ -121,9 +120,8 @@ def _resolve(root: Path) -> Path:
         if stat.S_ISDIR(root.stat().st_mode):
             return root.resolve()
         problem = "is not a directory"
-    except FileNotFoundError:
-        # A removed current directory still exists for stat(); only resolve() fails.
-        problem = "is below the current directory, which was removed" if root.exists() else "does not exist"
+    except FileNotFoundError:  # also a removed current directory, which still exists for stat()
+        problem = "does not exist"
     except OSError as error:  # for example a symbolic link to itself
         problem = f"can't be read: {error.strerror}"
     shown = str(root) if len(str(root)) <= _SHOWN else f"{str(root)[:_SHOWN]}..."
@@ -144,10 +142,6 @@ class _Walk:
         to_do = [(os.fsencode(self._root), b"", rules_of(self._root))]
         while to_do and not self.is_cut:
             directory, path, rules = to_do.pop()
-            if path.count(b"/") + 1 >= MAX_DEPTH:
-                raise unfit(
-                    self._root, f"{os.fsdecode(path)[:40]}... has {MAX_DEPTH} nested directories or more;"
-                )
             is_empty, entries = True, self._scan(directory, path)
             rules = rules.inside(Path(os.fsdecode(directory)), path)
             for entry in entries:
@@ -203,7 +197,9 @@ def unfit(root: Path, problem: str) -> WorkspaceError:
 def unreadable(root: Path, path: str, error: OSError) -> WorkspaceError:
     """Return the error for an entry that can't be read."""
     if isinstance(error, FileNotFoundError):
-        return unfit(root, f"{path} was removed while it was read; {TRY_AGAIN}")
+        return unfit(
+            root, f"{path} was removed while it was read; try again when nothing changes the directory, or"
+        )
     return unfit(root, f"can't read {path}: {error.strerror}; make it readable or")
 
 

@@ -73,9 +73,7 @@ class PodSource:
         elif self.pod is not None:
             self.pod.archive(pointer, into)
         else:
-            raise WorkspaceError(
-                f"--sync: is missing, and {pointer.digest} has no address in S3. Name the sync pod."
-            )
+            raise WorkspaceError(f"--sync: is missing, and {pointer.digest} has no address in S3")
 
 
 def fetch(
@@ -100,9 +98,8 @@ def fetch(
             return _get(source, pointer, into)
         except NotThere as error:
             if time.monotonic() >= end:
-                raise WorkspaceError(
-                    f"workspace: {pointer.digest} did not arrive within {wait:.0f} s: {error}"
-                ) from None
+                why = f"did not arrive within {wait:.0f} s: {error}"
+                raise WorkspaceError(f"workspace: {pointer.digest} {why}") from None
             if str(error) != last:
                 last = str(error)
                 LOG.info("waiting for the workspace: %s", last)
@@ -141,10 +138,8 @@ def follow(source: PodSource, into: Path, stopping: threading.Event, *, every: f
         except (NotThere, WorkspaceError) as error:
             problem = str(error)
             if digest:
-                failed, next_try = (
-                    digest,
-                    math.inf if isinstance(error, Refused) else time.monotonic() + pause,
-                )
+                failed = digest
+                next_try = math.inf if isinstance(error, Refused) else time.monotonic() + pause
                 pause = min(2 * pause, _MAX_PAUSE_SECONDS)
         if problem and problem != reported:
             LOG.warning("%s; the workspace is unchanged", problem)

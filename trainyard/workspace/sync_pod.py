@@ -108,8 +108,6 @@ class Store:
         Raises:
             WorkspaceError: The stream ended early, and a later call continues; or it has another digest.
         """
-        if size < 1:
-            raise WorkspaceError(f"size: {size} must be the archive's bytes, at least 1")
         if self._maximum is not None and size > self._maximum:
             raise WorkspaceError(
                 f"size: {size} bytes, and the limit of this job's sync pod is {self._maximum}; submit another job"
@@ -206,9 +204,8 @@ class Store:
         try:
             replace_file(self._root / _CURRENT, pointer.to_json().decode())
         except OSError as error:
-            raise WorkspaceError(
-                f"pointer to the workspace: can't write in {self._root}: {error.strerror}"
-            ) from None
+            why = f"can't write in {self._root}: {error.strerror}"
+            raise WorkspaceError(f"pointer to the workspace: {why}") from None
 
     def _part(self, digest: str) -> Path:
         return self._root / f"{check_digest(digest)}{_PART}"
@@ -316,9 +313,6 @@ def server(store: Store, address: str, port: int, expected: Pointer | None = Non
     """Return a server for this store. The caller runs and closes it.
 
     It accepts the `expected` archive by PUT as long as the store has no archive.
-
-    Raises:
-        WorkspaceError: The address is in use.
     """
     receiving = threading.Lock()
 
@@ -352,19 +346,18 @@ def server(store: Store, address: str, port: int, expected: Pointer | None = Non
             elif not receiving.acquire(blocking=False):
                 self._answer(HTTPStatus.CONFLICT, "another worker sends it")
             else:
+                sender = self.client_address[0]
                 late = threading.Timer(RECEIVE_SECONDS, self._close_connection)
                 late.start()
                 try:
                     store.receive(expected.digest, expected.size, self.rfile.read, untrusted=True)
                     store.point(expected)
-                    LOG.info("%s: received from %s", expected.digest, self.client_address[0])
+                    LOG.info("%s: received from %s", expected.digest, sender)
                     self._answer(HTTPStatus.CREATED, "")
                 except WorkspaceError as error:
                     self._answer(HTTPStatus.BAD_REQUEST, str(error))
                 except OSError:  # the worker is gone
-                    LOG.warning(
-                        "%s: the upload from %s was interrupted", expected.digest, self.client_address[0]
-                    )
+                    LOG.warning("%s: the upload from %s was interrupted", expected.digest, sender)
                 finally:
                     late.cancel()
                     receiving.release()
@@ -416,11 +409,4 @@ def server(store: Store, address: str, port: int, expected: Pointer | None = Non
                 self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             super().server_bind()
 
-    try:
-        return Server((address, port), Handler)
-    except OSError as error:
-        raise WorkspaceError(
-            f"port: can't serve on {address or '*'}:{port}: {error.strerror}; use a free one"
-        ) from None
-    except OverflowError:
-        raise WorkspaceError(f"port: {port} must be 0 to 65535") from None
+    return Server((address, port), Handler)

@@ -7,17 +7,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from tests.unit.kubectl.plugin_api import JOBS, SUBMIT, Run, TorchrunApi, only_line, sent
 from tests.unit.launcher.api_server import status
-from trainyard.k8s.client import ApiError, RetryPolicy
+from trainyard.k8s.client import ApiError
 from trainyard.kubectl import upload
 from trainyard.kubectl.__main__ import main
-from trainyard.kubectl.cluster import Cluster, explained
+from trainyard.kubectl.cluster import explained
 from trainyard.kubectl.output import PluginError
 from trainyard.operator import names as n
 

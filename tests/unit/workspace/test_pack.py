@@ -162,23 +162,6 @@ def test_pack_of_no_directory_is_refused(tmp_path: Path) -> None:
         pack(tmp_path / "file")
 
 
-def test_pack_names_a_tree_that_is_too_deep(tmp_path: Path) -> None:
-    at, top = os.getcwd(), tmp_path / "deep"
-    top.mkdir()
-    try:
-        os.chdir(top)
-        for _ in range(498):
-            os.mkdir("d")
-            os.chdir("d")
-        Path("file").write_text("x")
-        assert pack(top).files == 1
-        os.makedirs("d/d")
-    finally:
-        os.chdir(at)
-    with pytest.raises(WorkspaceError, match=r"workspace: d/d.*\.\.\. has 500 nested directories"):
-        pack(top)
-
-
 def test_select_reads_only_torchrunignore_through_a_link(tmp_path: Path) -> None:
     """git does not follow links to its own files."""
     fill(tmp_path, {"rules": b"*.bin\n", "a.bin": b"1", "train.py": b"2"})
@@ -304,7 +287,7 @@ def test_select_in_a_removed_directory_is_refused(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path / "here")
     (tmp_path / "here").rmdir()
     for name in (".", "x"):
-        with pytest.raises(WorkspaceError, match=r"workspace: \S+ (is below the current|does not exist)"):
+        with pytest.raises(WorkspaceError, match=r"workspace: \S+ does not exist; name the directory"):
             select(Path(name))
 
 
