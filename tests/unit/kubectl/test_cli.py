@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.unit.kubectl.plugin_api import JOBS, Run, TorchrunApi
 from trainyard.kubectl import complete
-from trainyard.kubectl.__main__ import main
 from trainyard.kubectl.cli import job_name, namespace_name, object_name, parser
 from trainyard.operator import names as n
 
@@ -20,40 +20,24 @@ ROOT = Path(__file__).parents[3]
 SUBMIT = ("submit", "--queue", "q", "--gpus", "8")
 
 
-def test_job_name_with_a_kind_is_accepted() -> None:
-    kinds = ("torchrunjob", "torchrunjobs", "torchrunjob.torchrun.ai", "torchrunjobs.torchrun.ai", "tj")
-    assert {job_name(word) for word in ("a", *(f"{kind}/a" for kind in kinds))} == {"a"}
+@pytest.mark.parametrize(
+    "word", ["a", *(f"{kind}/a" for kind in ("torchrunjob", "torchrunjobs.torchrun.ai", "tj"))]
+)
+def test_job_name_with_a_kind_is_accepted(word: str) -> None:
+    assert job_name(word) == "a"
 
 
-def test_job_name_invalid_is_refused() -> None:
-    words = (
-        "",
-        ".",
-        "..",
-        "a/b",
-        "pod/a",
-        "/a",
-        "torchrunjob/",
-        "A",
-        "-a",
-        "a-",
-        "a..b",
-        "a?b",
-        "a" * 254,
-        "ü",
-    )
-    for word in words:
-        for check in (job_name, object_name):
-            with pytest.raises(ValueError, match="must be a name: a-z"):
-                check(word)
-
-
-def test_names_of_namespaces_have_no_dots() -> None:
+@pytest.mark.parametrize("check", [object_name, namespace_name])
+@pytest.mark.parametrize(
+    "word",
+    ["", ".", "..", "a/b", "pod/a", "/a", "torchrunjob/", "A", "-a", "a-", "a..b", "a?b", "a" * 254, "ü"],
+)
+def test_name_invalid_is_refused(check: Callable[[str], str], word: str) -> None:
+    with pytest.raises(ValueError, match=r"must be a (name|namespace): a-z"):
+        check(word)
     assert object_name("a.b-c.9") == "a.b-c.9"
-    assert namespace_name("a-9") == "a-9"
-    for word in ("a.b", "a" * 64, "", "../.."):
-        with pytest.raises(ValueError, match="must be a namespace: a-z"):
-            namespace_name(word)
+    with pytest.raises(ValueError, match="must be a namespace"):
+        namespace_name("a.b")
 
 
 @pytest.mark.parametrize(
@@ -90,23 +74,15 @@ def test_docs_page_has_each_verb_with_its_flags() -> None:
     assert shown == taken
 
 
-@pytest.mark.parametrize("flag", ["-n", "--namespace", "--context", "--kubeconfig"])
+@pytest.mark.parametrize(
+    "words",
+    ["-n other -n", "--namespace", "--context none --context", "--context", "--kubeconfig"],
+)
 def test_empty_flag_of_kubectl_counts_as_absent(
-    api: TorchrunApi,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    flag: str,
+    api: TorchrunApi, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path / "kubeconfig")))
-    for words in ([flag, ""], [f"{flag}="] if flag != "-n" else []):
-        assert main(["list", *words], {}) == 0
-        assert capfd.readouterr() == ("", "No jobs in namespace team.\n")
-
-
-def test_repeated_flag_uses_the_last_value(api: TorchrunApi, run: Run) -> None:
-    assert run("list", "-n", "other", "-n", "")[2] == "No jobs in namespace team.\n"
-    assert run("list", "--context", "none", "--context", "") == (0, "", "No jobs in namespace team.\n")
+    assert run("list", *words.split(), "") == (0, "", "No jobs in namespace team.\n")
 
 
 def test_completion_suggests_words_and_names() -> None:

@@ -218,7 +218,11 @@ def ends(api: TorchrunApi) -> Callable[..., None]:
 
 @pytest.mark.parametrize(
     ("last", "code"),
-    [({"phase": "Succeeded"}, 0), ({"phase": "Failed", "exitCode": 7}, 7), ({"phase": "Failed"}, 1)],
+    [
+        ({"phase": "Succeeded", "exitCode": 0}, 0),
+        *(({"phase": "Failed", "exitCode": code}, shown) for code, shown in ((137, 137), (0, 1), (256, 1))),
+        ({"phase": "Failed"}, 1),
+    ],
 )
 def test_follow_of_a_removed_ended_job_has_its_exit_code(
     run: Run, ends: Callable[..., None], last: dict[str, Any], code: int

@@ -54,28 +54,20 @@ def test_lists_as_tables_and_as_documents(api: TorchrunApi, run: Run) -> None:
 
 def test_table_and_status_of_a_job() -> None:
     now = datetime(2026, 1, 1, 1, 30, tzinfo=UTC)
+    lost = "worker vit-0-1-abcde on node b is lost (PreemptionByScheduler); restart 1 of 3"
     item = {
         "metadata": {"name": "vit", "namespace": "team", "creationTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"jobQueue": "h100", "numGPUs": 16, "command": "python train.py"},
         "status": {
-            "phase": "Running",
-            "nodes": 2,
-            "gpusPerNode": 8,
-            "gpus": 16,
-            "restarts": 1,
-            "attempt": 1,
-            "lastRestart": {
-                "attempt": 0,
-                "time": "2026-01-01T01:00:00Z",
-                "message": "worker vit-0-1-abcde on node b is lost (PreemptionByScheduler); restart 1 of 3",
-            },
+            **{"phase": "Running", "nodes": 2, "gpusPerNode": 8, "gpus": 16, "restarts": 1, "attempt": 1},
+            "lastRestart": {"attempt": 0, "time": "2026-01-01T01:00:00Z", "message": lost},
             "workers": {"active": 2, "failed": 0},
             "progress": {
                 "step": 120,
                 "loss": 0.123456,
-                "throughput": 1000.0,
-                "unit": "t/s",
                 "checkpointStep": 40,
+                "throughput": 1e3,
+                "unit": "t/s",
             },
             "cost": {"nodeHours": 25.6, "idleNodeHours": 1.024, "usd": 838.938},
             "conditions": [
@@ -98,7 +90,6 @@ def test_table_and_status_of_a_job() -> None:
     assert "Workers:    2 active\n" in shown
     assert "Progress:   step 120, loss 0.1235, 1000 t/s\n" in shown
     assert "Cost:       25.60 node-hours (1.02 idle), about 838.94 USD\n" in shown
-    lost = "worker vit-0-1-abcde on node b is lost (PreemptionByScheduler); restart 1 of 3"
     assert f"Restarted:  2026-01-01T01:00:00Z: {lost}\n" in shown
     one = {**item, "status": {"nodes": 1, "gpusPerNode": 1, "gpus": 1}}
     assert "Size:       1 node, 1 GPU\n" in output.status(one, now)
@@ -132,13 +123,13 @@ def worker(api: TorchrunApi, attempt: int, state: str = "terminated") -> str:
     return name
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_worker_of_a_node_is_found_with_one_job_for_each_node(api: TorchrunApi, run: Run, rank: int) -> None:
+def test_worker_of_a_node_is_found_with_one_job_for_each_node(api: TorchrunApi, run: Run) -> None:
     api.job("one", phase="Running")
     for node, name in enumerate(("one-0-0-abcde", "one-0-n1-0-abcde")):
         api.worker(name, **{n.LABEL_NODE: str(node)})
         api.logs[name] = [f"of node {node}\n".encode()]
-    assert run("logs", "one", "--node-rank", str(rank)) == (0, f"of node {rank}\n", "")
+    for node in (0, 1):
+        assert run("logs", "one", "--node-rank", str(node)) == (0, f"of node {node}\n", "")
 
 
 def test_logs_of_an_attempt_and_of_a_missing_one(api: TorchrunApi, run: Run) -> None:
@@ -263,28 +254,19 @@ def test_follow_of_a_broken_log_continues_without_repeats(api: TorchrunApi, run:
     assert api.log_queries[1]["sinceTime"] == "2026-01-01T00:00:00Z"
 
 
-def test_exit_code_is_that_of_the_job() -> None:
-    assert logs.exit_code({"phase": "Succeeded", "exitCode": 0}) == 0
-    for code, shown in ((137, 137), (None, 1), (0, 1), (256, 1)):
-        assert logs.exit_code({"phase": "Failed", "exitCode": code}) == shown
-
-
-def test_bar_on_a_dumb_terminal_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    for term, count in (("dumb", 0), ("xterm", 2)):  # once, and cleared
-        monkeypatch.setenv("TERM", term)
-        with Bar("sending", terminal := Terminal()) as bar:
-            bar(1, 1)
-        assert terminal.getvalue().count("\r\x1b[K") == count
-
-
-DRAWN = re.compile(r"sending \[([#.]*)\] (\S+ \S+) of (\S+ \S+)")
-
-
 class Terminal(io.StringIO):
     """A terminal without a width, such as a serial line."""
 
     def isatty(self) -> bool:
         return True
+
+
+@pytest.mark.parametrize(("term", "count"), [("dumb", 0), ("xterm", 2)])  # once, and cleared
+def test_bar_is_drawn_on_a_capable_terminal(term: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", term)
+    with Bar("sending", terminal := Terminal()) as bar:
+        bar(1, 1)
+    assert terminal.getvalue().count("\r\x1b[K") == count
 
 
 def test_an_upload_is_drawn_to_its_end_on_a_terminal(
@@ -299,7 +281,7 @@ def test_an_upload_is_drawn_to_its_end_on_a_terminal(
     result, out, _ = run(*SUBMIT, "x")
     text = sys.stderr.getvalue()
     assert (result, out) == (0, "torchrunjob.torchrun.ai/one created\n"), text
-    bars = DRAWN.findall(text)
+    bars = re.findall(r"sending \[([#.]*)\] (\S+ \S+) of (\S+ \S+)", text)
     shares = [bar.count("#") / len(bar) for bar, _, _ in bars]
     assert (len(bars) > 10, shares[0] < 0.2, shares[-1]) == (True, True, 1)
     assert shares == sorted(shares)
