@@ -35,10 +35,7 @@ def test_a_dry_run_needs_no_kubeconfig(
 
 # After SUBMIT: exit code 64.
 BAD_SUBMITS = [
-    (
-        ("--colour", "c"),
-        "unknown flags or words: --colour; quote a command of several words; see .* submit -h",
-    ),
+    (("--colour", "c"), "words: --colour; quote a command of several words; see .* submit -h"),
     (("python", "a.py", "--nodes", "1"), "--nodes: may belong to the command or to submit; quote"),
     (("-n", "../..", "c"), r"'\.\./\.\.' must be a namespace: a-z, 0-9 and -"),
     (("python", "a.py", "--epochs", "3"), "words: --epochs.*; quote a command"),
@@ -50,14 +47,6 @@ BAD_SUBMITS = [
     (("echo \udcff",), r"command: 'echo \\udcff' must be UTF-8"),
     (("--output", "wide", "c"), "--output"),
     (("python 'a",), "command: .*No closing quotation"),
-    (
-        ("--nodes", "2", "accelerate launch a.py"),
-        "command: starts accelerate launch, which .* python train.py: torchrun starts",
-    ),
-    (
-        ("--nodes", "2", "deepspeed", "a.py"),
-        "command: starts deepspeed, which does not know the job's 2 nodes",
-    ),
     (("--workspace", "", "c"), "--workspace: is empty; name the directory"),
 ]
 BAD = [
@@ -67,16 +56,8 @@ BAD = [
     (("cancel", "a", "../queues/q"), 64, r"JOB: '\.\./queues/q' must be a name"),
     (("logs", "a/log?x=1"), 64, r"JOB: 'a/log\?x=1' must be a name"),
     (("cp", "..:/x", "y"), 64, r"cp: \.\.:/x: job '\.\.' must be a name"),
-    (
-        ("submit", "--queue", "q", "--gpu", "8", "c"),
-        64,
-        r"words: --gpu; did you mean --gpus\?; see .* submit -h",
-    ),
-    (
-        (*SUBMIT, "--workspace", "x/" * 3000, "c"),
-        65,
-        r"workspace: (x/){100}\.\.\. .{1,60}; name the directory",
-    ),
+    (("submit", "--queue", "q", "--gpu", "8", "c"), 64, r"--gpu; did you mean --gpus\?; see .* submit -h"),
+    ((*SUBMIT, "--workspace", "x/" * 3000, "c"), 65, r"workspace: (x/){100}\.\.\. .{1,60}; name the"),
     (("delete", "one"), 64, r"unknown command 'delete'; did you mean cancel\?; see kubectl torchrun -h"),
     (("frobnicate",), 64, r"unknown command 'frobnicate'; it must be one of submit, logs, .*, cp; see"),
     (("submti",), 64, r"unknown command 'submti'; did you mean submit\?; see kubectl torchrun -h"),
@@ -89,20 +70,14 @@ BAD = [
     ((*SUBMIT, "--workspace", "none", "c"), 65, "workspace: none does not exist"),
     ((*SUBMIT, "--workspace", "empty", "c"), 65, "has no files to send"),
     ((*SUBMIT, "--max-size", "1", "--workspace", "big", "c"), 65, "the largest: weights 2.0 MiB"),
-    (("status", "none"), 66, "job none: is not in namespace team"),
     (("cancel", "none"), 66, "job none: is not in namespace team"),
     (("sync", "none"), 66, "job none: is not in namespace team"),
     (("cp", "", "j:b"), 64, "one of FROM and TO must be JOB:PATH"),
     (("cp", "a", "b"), 64, "one of FROM and TO must be JOB:PATH"),
     (("cp", "j:", "b"), 64, "a path must follow the colon"),
-    (("cp", "torchrunjob/none:/a", "b"), 66, "job none: is not in namespace team"),
     (("cp", "torchrunjob.torchrun.ai/none:/a", "b"), 66, "job none: is not in namespace team"),
     (("cp", "directory/none:/a", "b"), 64, "one of FROM and TO must be JOB:PATH"),
-    (
-        ("list", "--context", "absent"),
-        78,
-        r"torchrun: --context: absent is not in --kubeconfig \S+/kubeconfig; it has here$",
-    ),
+    (("list", "--context", "absent"), 78, r"absent is not in --kubeconfig \S+/kubeconfig; it has here$"),
 ]
 
 
@@ -124,10 +99,7 @@ def test_main_with_bad_words_prints_one_clear_line(api: TorchrunApi, run: Run, c
     [
         *((text, "") for text in ("{", "[]", "text", "contexts: [1]")),
         ("../..", "namespace: '../..' must be a namespace"),
-        *(
-            (server, f"server: {server!r} should be an address")
-            for server in ("", "ftp://x", "https://x:99999999")
-        ),
+        ("ftp://x", "server: 'ftp://x' should be an address"),
     ],
 )
 def test_an_invalid_kubeconfig_is_reported(
@@ -157,7 +129,7 @@ def test_a_workspace_that_is_a_link_to_itself_is_reported(run: Run, code: Path) 
     assert "workspace: own can't be read: Too many levels of symbolic links" in only_line(err)
 
 
-@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", ">&- 2>&- <&-"])
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&- <&-"])
 def test_closed_standard_output_ends_before_any_request(
     api: TorchrunApi, tmp_path: Path, code: Path, closed: str
 ) -> None:
@@ -186,6 +158,12 @@ def test_a_forbidden_namespace_is_named(api: TorchrunApi, run: Run) -> None:
     assert api.objects == {}
 
 
+TEAM = "namespace team"
+UNAUTHORIZED = 'pods "a" is forbidden: User "u" cannot create resource "pods"'
+OVER_QUOTA = 'pods "a" is forbidden: exceeded quota: q, requested: pods=1'
+DENIED = 'admission webhook "w" denied the request: no'
+
+
 @pytest.mark.parametrize(
     ("action", "code", "message", "expected"),
     [
@@ -193,24 +171,9 @@ def test_a_forbidden_namespace_is_named(api: TorchrunApi, run: Run) -> None:
         ("patch torchrunjobs", 409, "modified", (64, "job: the API server refuses it: modified")),
         ("list torchrunjobs", 400, "bad", (69, "list torchrunjobs: refused: bad")),
         ("create pods", 422, "spec: bad", (69, "create pods: refused: spec: bad")),
-        (
-            "create pods",
-            403,
-            'pods "a" is forbidden: User "u" cannot create resource "pods"',
-            (77, "namespace team: you may not create pods there: "),
-        ),
-        (
-            "create pods",
-            403,
-            'pods "a" is forbidden: exceeded quota: q, requested: pods=1',
-            (77, 'namespace team: create pods: refused: pods "a" is forbidden: exceeded quota'),
-        ),
-        (
-            "create torchrunjobs",
-            403,
-            'admission webhook "w" denied the request: no',
-            (77, "namespace team: create torchrunjobs: refused: admission webhook"),
-        ),
+        ("create pods", 403, UNAUTHORIZED, (77, f"{TEAM}: you may not create pods there: {UNAUTHORIZED}")),
+        ("create pods", 403, OVER_QUOTA, (77, f"{TEAM}: create pods: refused: {OVER_QUOTA}")),
+        ("create torchrunjobs", 403, DENIED, (77, f"{TEAM}: create torchrunjobs: refused: {DENIED}")),
     ],
 )
 def test_refusal_names_the_refused_action(
@@ -218,8 +181,7 @@ def test_refusal_names_the_refused_action(
 ) -> None:
     with pytest.raises(PluginError) as reported, explained(action, "team"):
         raise ApiError("POST", "/x", code, "", message)
-    assert reported.value.code == expected[0]
-    assert str(reported.value).startswith(expected[1])
+    assert (reported.value.code, str(reported.value)) == expected
 
 
 def test_a_cluster_without_the_kinds(api: TorchrunApi, run: Run) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.unit.emulator import Cloud
 from tests.unit.kubectl.conftest import Clock, Receiver
 from tests.unit.kubectl.plugin_api import JOBS, QUEUES, SUBMIT, Run, TorchrunApi, only_line, sent
 from tests.unit.launcher.api_history import Object
@@ -32,9 +33,8 @@ ROOT = Path(__file__).parents[3]
 def test_submit_sends_the_directory_and_makes_the_job(api: TorchrunApi, run: Run, pod: Store) -> None:
     api.queue("q")
     api.pod("one-sync-0", n.SYNC_CONTAINER)
-    result, out, err = run(
-        *SUBMIT, "--env", "A=1", "--env", "HERE", "python train.py --epochs 10", HERE="x $(y) $$"
-    )
+    words = (*SUBMIT, "--env", "A=1", "--env", "HERE", "python train.py --epochs 10")
+    result, out, err = run(*words, HERE="x $(y) $$")
     assert (result, out) == (0, "torchrunjob.torchrun.ai/one created\n")
     spec = api.objects[f"{JOBS}/one"]["spec"]
     digest = spec["workspace"]["digest"]
@@ -58,9 +58,11 @@ def test_submit_with_a_broken_upload_resumes_it(
     api.queue("q")
     api.pod("one-sync-0", n.SYNC_CONTAINER)
     cuts = [True, False]
-    monkeypatch.setattr(
-        upload, "execute", lambda _c, _p, _n, command: Receiver(tmp_path / "store", command, cut=cuts.pop(0))
-    )
+
+    def execute(_cluster: Cluster, _pod: str, _container: str, command: list[str]) -> Receiver:
+        return Receiver(tmp_path / "store", command, cut=cuts.pop(0))
+
+    monkeypatch.setattr(upload, "execute", execute)
     result, _, err = run(*SUBMIT, "x")
     assert result == 0, err
     assert "continuing" in err
@@ -76,10 +78,7 @@ def test_a_job_whose_workspace_cant_be_sent_is_not_left(
     monkeypatch.setattr(upload, "WAIT_SECONDS", 0.0)
     result, out, err = run(*SUBMIT, "x")
     assert (result, out) == (69, "")
-    assert (
-        "pod one-sync-0: receives the workspace, and does not exist after 0 s; job one: Pending: the controller "
-        in err
-    )
+    assert "pod one-sync-0: receives the workspace, and does not exist after 0 s; job one: Pending" in err
     assert "job one: was deleted" in err
     assert f"{JOBS}/one" not in api.objects
 
@@ -125,15 +124,12 @@ def test_submit_to_an_unknown_queue_suggests_a_similar_one(api: TorchrunApi, run
 
 SMALL = {"gpus": 1, "cpus": "10", "memory": "40Gi"}
 POOLED: dict[str, Any] = {"image": "i:1", "nodeResources": SMALL, "scheduling": {"pool": "g5"}}
-WITHOUT = {"image": "i:1", "nodeResources": {"cpus": 8, "memory": "64Gi"}}
 LARGE = {**POOLED, "nodeResources": {**SMALL, "memory": "200Gi"}}
 NODE = {"nvidia.com/gpu": "4", "cpu": "48", "memory": "192Gi", "vpc.amazonaws.com/efa": "1"}
 HAS: dict[str, Any] = {
     **{"name": "g5", "found": True, "declared": True, "nodeResources": NODE},
     "limits": {"nvidia.com/gpu": "16"},
 }
-TAINT = {"key": "team", "value": "a", "effect": "NoSchedule"}
-OF_GPUS = {"taints": [{**TAINT, "key": "nvidia.com/gpu"}]}
 GANG: dict[str, Any] = {
     **{"image": "i:1", "kaiQueue": "team", "nodeResources": {**SMALL, "gpus": 4}},
     "scheduling": {"scheduler": n.KAI_SCHEDULER},
@@ -145,31 +141,13 @@ RESERVATION = "has no active capacity reservation"
 @pytest.mark.parametrize(
     ("queue", "status", "gpus", "refusal", "warning"),
     [
-        (
-            GANG,
-            {},
-            "7",
-            "queue q: spec.numGPUs is 7, which does not spread evenly over 2 nodes; it must",
-            "",
-        ),
-        (GANG, {}, "18 --nodes 2", "queue q: spec.numGPUs is 18 on 2 nodes, 9 on each", ""),
-        (WITHOUT, {}, "8", "nodeResources.gpus of queue q is 0", ""),
-        (
-            POOLED,
-            {"pool": HAS},
-            "9",
-            "but NodePool g5 has at most 4 nodes (its limit is 16 nvidia.com/gpu)",
-            "",
-        ),
+        (GANG, {}, "7", "queue q: spec.numGPUs is 7, which does not spread evenly over 2 nodes; it must", ""),
+        (POOLED, {"pool": HAS}, "9", "NodePool g5 has at most 4 nodes (its limit is 16 nvidia.com/gpu)", ""),
         (POOLED, {"pool": {"name": "g5", "found": False}}, "1", "there is no NodePool g5", ""),
         (LARGE, {"pool": HAS}, "1", "a worker requests 200Gi of memory, but a node of pool g5 has 192Gi", ""),
-        (POOLED, {"pool": {**HAS, "taints": [TAINT]}}, "1", "do not tolerate: team=a:NoSchedule", ""),
-        (POOLED, {"pool": {**HAS, **OF_GPUS}}, "1", "", ""),
-        (POOLED, {"pool": HAS}, "0", "spec.numGPUs is 0, and nodes of pool g5 have GPUs", ""),
         (POOLED, {"pool": HAS}, "4", "", ""),
         (POOLED, {"pool": {**HAS, "name": "another"}}, "9", "", ""),
         (POOLED, {"pool": {**HAS, "reservations": 0}}, "1", "", RESERVATION),
-        (POOLED, {"pool": {**HAS, "reservations": 1}}, "1", "", ""),
         (GANG, {"kai": LIMITED}, "12", "12 GPUs, but the limit of KAI Scheduler's queue org is 8 GPUs", ""),
         (GANG, {"kai": LIMITED}, "8", "", ""),
         (GANG, {"kai": {**LIMITED, "name": "before"}}, "12", "", ""),
@@ -179,9 +157,7 @@ def test_submit_that_never_fits_is_refused(
     api: TorchrunApi, run: Run, queue: Object, status: Object, gpus: str, refusal: str, warning: str
 ) -> None:
     api.put(f"{QUEUES}/q", {**api.queue("q", **queue), "status": status})
-    result, _, err = run(
-        "submit", "--queue", "q", "--gpus", *gpus.split(), "--name", "one", "--no-workspace", "x"
-    )
+    result, _, err = run(*SUBMIT, "--gpus", gpus, "--no-workspace", "x")
     assert (result, f"{JOBS}/one" in api.objects) == ((64, False) if refusal else (0, True)), err
     assert refusal in err
     assert (RESERVATION in err) == bool(warning)
@@ -228,9 +204,9 @@ def test_verb_changes_a_repeated_job_once(api: TorchrunApi, run: Run) -> None:
         (404, "not found", 66, "job one: is not in namespace team; `kubectl torchrun list -A"),
         (
             409,
-            "Precondition failed: UID in precondition: a, UID in object meta: b",
+            "Precondition failed: UID in precondition: a, UID in",
             66,
-            "job one: was replaced by another job of this name meanwhile",
+            "job one: was replaced by another job",
         ),
         (409, "the object has been modified", 64, "job: the API server refuses it: the object has been mod"),
     ],
@@ -282,13 +258,9 @@ def test_a_suspended_job_is_not_waited_for(api: TorchrunApi, run: Run, pod: Stor
     assert run("sync", "one")[0] == 0
 
 
+@pytest.mark.usefixtures("deployer")
 def test_the_bucket_of_a_queue_has_archives_of_its_namespace(
-    deployer: object,
-    cloud,
-    api: TorchrunApi,
-    run: Run,
-    monkeypatch: pytest.MonkeyPatch,
-    code: Path,  # type: ignore[no-untyped-def]
+    cloud: Cloud, api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch, code: Path
 ) -> None:
     monkeypatch.setenv("AWS_REGION", "us-west-2")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
@@ -301,7 +273,7 @@ def test_the_bucket_of_a_queue_has_archives_of_its_namespace(
     digits = first["digest"].removeprefix("sha256:")
     assert first["url"] == f"s3://code/team/workspaces/team/{digits}.tar.zst"
     assert only_line(err).endswith(" sent")
-    result, _, err = run("submit", "--queue", "q", "--gpus", "8", "--name", "again", "x")
+    result, _, err = run(*SUBMIT[:-1], "again", "x")
     assert "unchanged, its " in only_line(err)
     assert api.objects[f"{JOBS}/again"]["spec"]["workspace"] == first
     (code / "train.py").write_text("print(2)\n")
@@ -309,15 +281,13 @@ def test_the_bucket_of_a_queue_has_archives_of_its_namespace(
     second = api.objects[f"{JOBS}/one"]["spec"]["workspace"]
     assert second["digest"] != first["digest"]
     keys = {each["Key"] for each in s3.list_objects_v2(Bucket="code")["Contents"]}
-    assert keys == {parse_url(each["url"])[1] for each in (first, second)}, (
-        "nothing there says which one runs"
-    )
+    assert keys == {parse_url(each["url"])[1] for each in (first, second)}, "none says which one runs"
     api.queue("q", storage={"workspace": {"enabled": True, "bucket": "s3://nobodys-bucket"}})
     (code / "train.py").write_text("print(3)\n")
     assert run("sync", "one")[0] == 0
     third = api.objects[f"{JOBS}/one"]["spec"]["workspace"]
     assert third["url"].startswith("s3://code/team/workspaces/team/")
-    result, _, err = run("submit", "--queue", "q", "--gpus", "8", "--name", "two", "x")
+    result, _, err = run(*SUBMIT[:-1], "two", "x")
     assert result == 65
     assert "bucket: nobodys-bucket does not exist" in only_line(err)
     assert f"{JOBS}/two" not in api.objects
@@ -326,25 +296,18 @@ def test_the_bucket_of_a_queue_has_archives_of_its_namespace(
 def test_a_command_to_paste_has_the_flags_that_were_given(
     api: TorchrunApi, run: Run, tmp_path: Path, code: Path
 ) -> None:
-    odd = tmp_path / "a file"
-    given = ("-n", "team", "--context", "here", "--kubeconfig", str(api.kubeconfig(odd)))
-    (code / "in").mkdir()
-    (code / "in" / "train.py").touch()
-    flags = f"-n team --context here --kubeconfig '{odd}'"
-    assert run(*SUBMIT, *given, "x")[2].endswith(
-        f"`kubectl torchrun queues -A {flags.removeprefix('-n team ')}` shows all\n"
-    )
-    assert run("status", *given, "two")[2].endswith(
-        f"`kubectl torchrun list -A {flags.removeprefix('-n team ')}` shows all\n"
-    )
+    odd = api.kubeconfig(tmp_path / "a file")
+    given = ("-n", "team", "--context", "here", "--kubeconfig", str(odd))
+    flags = f"-A --context here --kubeconfig '{odd}'"
+    assert run(*SUBMIT, *given, "x")[2].endswith(f"`kubectl torchrun queues {flags}` shows all\n")
+    assert run("status", *given, "two")[2].endswith(f"`kubectl torchrun list {flags}` shows all\n")
 
 
 def test_context_flag_selects_another_context(api: TorchrunApi, run: Run, tmp_path: Path) -> None:
     file = api.kubeconfig(tmp_path / "kubeconfig")
     document = yaml.safe_load(file.read_text())
-    document["contexts"].append(
-        {"name": "there", "context": {"cluster": "c", "user": "u", "namespace": "other"}}
-    )
+    there = {"cluster": "c", "user": "u", "namespace": "other"}
+    document["contexts"].append({"name": "there", "context": there})
     file.write_text(yaml.safe_dump(document))
     assert run("list")[2] == "No jobs in namespace team.\n"
     assert run("list", "--context", "there")[2] == "No jobs in namespace other.\n"
@@ -510,9 +473,6 @@ def test_submit_to_a_waiting_queue_keeps_the_job(
     assert sent(api, "DELETE") == []
 
 
-REFUSED = "the controller refuses it"
-
-
 def test_submit_follow_of_a_waiting_job_follows_it(api: TorchrunApi, run: Run, says: Any) -> None:
     api.queue("q")
     says(reason=n.REASON_STORAGE_CLASS_NOT_FOUND, message="class fast is not there")
@@ -530,14 +490,9 @@ def test_submit_follow_of_a_waiting_job_follows_it(api: TorchrunApi, run: Run, s
 @pytest.mark.parametrize(
     ("phase", "reason", "why", "reported"),
     [
-        (n.PHASE_FAILED, n.REASON_INVALID_SPEC, "it has failed already", "Failed: one node alone"),
-        (n.PHASE_PENDING, n.REASON_INVALID_SPEC, "the controller refuses it", "InvalidSpec: one node alone"),
-        (
-            n.PHASE_PENDING,
-            n.REASON_POLICY_MISSING,
-            "the controller refuses it",
-            "AdmissionPolicyMissing: one node alone",
-        ),
+        (n.PHASE_FAILED, n.REASON_INVALID_SPEC, "it has failed already", "Failed"),
+        (n.PHASE_PENDING, n.REASON_INVALID_SPEC, "the controller refuses it", "InvalidSpec"),
+        (n.PHASE_PENDING, n.REASON_POLICY_MISSING, "the controller refuses it", "AdmissionPolicyMissing"),
     ],
 )
 def test_refused_job_is_deleted(
@@ -547,6 +502,6 @@ def test_refused_job_is_deleted(
     says(phase=phase, reason=reason, message="one node alone")
     result, out, err = run(*SUBMIT, "x")
     assert (result, out) == (64, "")
-    last = [f"job one: was deleted: {why}", f"kubectl torchrun: job one: {reported}"]
+    last = [f"job one: was deleted: {why}", f"kubectl torchrun: job one: {reported}: one node alone"]
     assert err.splitlines() == [WAITING, *last]
     assert f"{JOBS}/one" not in api.objects

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.kubectl.conftest import Clock, Receiver
-from tests.unit.kubectl.plugin_api import JOBS, PODS, Run, TorchrunApi, only_line, sent
+from tests.unit.kubectl.plugin_api import JOBS, PODS, SUBMIT, Run, TorchrunApi, only_line, sent
 from tests.unit.workspace.archives import serving
 from trainyard.kubectl import output, upload
 from trainyard.kubectl.cluster import Cluster
@@ -63,19 +63,9 @@ def test_sync_pod_of_an_earlier_job_is_not_used(api: TorchrunApi, run: Run, pod:
 @pytest.mark.parametrize(
     ("reason", "first"),
     [
-        (
-            n.REASON_QUEUE_NOT_FOUND,
-            "run sync again when the queue exists, or cancel the job if the queue's name",
-        ),
         (n.REASON_QUEUE_INVALID, "run sync again when the queue is valid"),
         (n.REASON_SCHEDULER_NOT_INSTALLED, "run sync again when it is installed, or submit to a queue"),
-        (n.REASON_CLAIM_NOT_FOUND, "run sync again when the claim exists"),
-        (n.REASON_STORAGE_CLASS_NOT_FOUND, "run sync again when the class exists"),
-        (n.REASON_KAI_QUEUE_NOT_FOUND, "run sync again when KAI's queue exists"),
-        (n.REASON_KAI_QUEUE_LIMIT, "run sync again when the limit is higher, or submit a job of fewer"),
         (n.REASON_INVALID_SPEC, "correct the spec, then run sync again"),
-        (n.REASON_POLICY_MISSING, "submit another job when the policy is installed"),
-        (n.REASON_REFUSED, "run sync again when the API server accepts it"),
     ],
 )
 def test_reasons_without_a_sync_pod_are_reported_with_advice(
@@ -160,15 +150,14 @@ def test_sync_to_a_pod_that_is_never_ready_ends_in_time(
     assert clock.now < 1
 
 
+UNSENT = "; not sent yet: run sync when queue q"
+
+
 @pytest.mark.parametrize(
     ("more", "status", "shown"),
     [
-        ({}, UNKNOWN_TO_ALL, "; not sent yet: run sync when queue q exists"),
-        (
-            {},
-            {"conditions": [{"type": n.QUEUE_FOUND, "status": "True"}]},
-            "; not sent yet: run sync when queue q is valid",
-        ),
+        ({}, UNKNOWN_TO_ALL, f"{UNSENT} exists"),
+        ({}, {"conditions": [{"type": n.QUEUE_FOUND, "status": "True"}]}, f"{UNSENT} is valid"),
         ({"url": "s3://code/workspaces/0.tar.zst"}, UNKNOWN_TO_ALL, ""),
         ({}, {"conditions": [*ABSENT, {"type": n.ACCEPTED, "status": "True"}]}, ""),
         ({}, {**UNKNOWN_TO_ALL, "workspaceDigest": WORKSPACE["digest"]}, ""),
@@ -215,9 +204,8 @@ def test_sync_that_is_refused_leaves_the_job(
     api.refused.add(("PATCH", f"{JOBS}/one"))
     result, out, err = run("sync", "one")
     assert (result, out, said in err) == (code, "", True), err
-    assert [url.rpartition("/")[0] for url in bucket.sent] == ["s3://code/team/workspaces/team"] * (
-        not refuses
-    )
+    sent_to = [] if refuses else ["s3://code/team/workspaces/team"]
+    assert [url.rpartition("/")[0] for url in bucket.sent] == sent_to
     assert api.objects[f"{JOBS}/one"]["spec"]["workspace"] == OLD
 
 
@@ -229,14 +217,13 @@ def test_submit_copies_the_archive_from_another_jobs_pod(
         api.pod(f"{name}-sync-0", n.SYNC_CONTAINER)
 
     def submitted(name: str) -> str:
-        result, _, err = run("submit", "--queue", "q", "--gpus", "8", "--name", name, "python train.py")
+        result, _, err = run(*SUBMIT[:-1], name, "python train.py")
         assert result == 0, err
         return only_line(err)
 
     with serving(pod) as address:
-        monkeypatch.setattr(
-            upload, "sync_pod_url", lambda job, _: address if job == "one" else "http://127.0.0.1:1"
-        )
+        urls = {"one": address}
+        monkeypatch.setattr(upload, "sync_pod_url", lambda job, _: urls.get(job, "http://127.0.0.1:1"))
         assert submitted("one").endswith(" sent")
         digest = api.objects[f"{JOBS}/one"]["spec"]["workspace"]["digest"]
         assert "unchanged, its " in submitted("two")
@@ -263,17 +250,16 @@ def test_jobs_without_a_pod_do_not_crowd_out_one_that_has_it(
     waiting = [f"a{i}" for i in range(5)]
     for name in ("one", "two"):
         api.pod(f"{name}-sync-0", n.SYNC_CONTAINER)
-    assert run("submit", "--queue", "q", "--gpus", "8", "--name", "one", "python train.py")[0] == 0
+    assert run(*SUBMIT, "python train.py")[0] == 0
     workspace = api.objects[f"{JOBS}/one"]["spec"]["workspace"]
     for name in waiting:
         api.job(name, phase="Running", workspace=workspace)
     api.pod("a0-sync-0", n.SYNC_CONTAINER)["status"]["containerStatuses"][0]["ready"] = False
     api.pod("a1-sync-0", n.SYNC_CONTAINER)["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     with serving(pod) as address:
-        monkeypatch.setattr(
-            upload, "sync_pod_url", lambda job, _: address if job == "one" else f"http://{job}.invalid:1"
-        )
-        result, _, err = run("submit", "--queue", "q", "--gpus", "8", "--name", "two", "python train.py")
+        urls = {"one": address}
+        monkeypatch.setattr(upload, "sync_pod_url", lambda job, _: urls.get(job, f"http://{job}.invalid:1"))
+        result, _, err = run(*SUBMIT[:-1], "two", "python train.py")
     assert (result, "unchanged, its " in only_line(err)) == (0, True), err
     digest = workspace["digest"]
     assert Store(stores / "two-sync-0").archive(digest).exists()
