@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import resource
 import shutil
 import signal
@@ -45,6 +44,13 @@ def cp(cluster: Cluster, source: object, target: object, *more: str) -> int:
     return cp_verb.run(parser().parse_args(["cp", str(source), str(target), *more]), cluster)
 
 
+def fails(cluster: Cluster, source: object, target: object, code: int, said: str, *more: str) -> None:
+    """Assert that this copy ends with an error."""
+    with pytest.raises(PluginError, match=said) as reported:
+        cp(cluster, source, target, *more)
+    assert reported.value.code == code
+
+
 def test_files_and_directories_both_ways(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
     here = tmp_path / "here"
     (here / "in").mkdir(parents=True)
@@ -60,9 +66,8 @@ def test_files_and_directories_both_ways(cluster: Cluster, pods: Pods, tmp_path:
     assert (here / "a").read_bytes() == (here / "in" / "a").read_bytes()
     assert sorted(path.name for path in here.iterdir()) == ["a", "back", "in"]
     (pods.root / "to" / "empty").mkdir()
-    with pytest.raises(PluginError, match=r"^cp: to/empty of pod is a directory; it must be to") as reported:
-        cp(cluster, here / "a", "job:to/empty")
-    assert (reported.value.code, list((pods.root / "to" / "empty").iterdir())) == (65, [])
+    fails(cluster, here / "a", "job:to/empty", 65, "^cp: to/empty of pod is a directory; it must be to")
+    assert list((pods.root / "to" / "empty").iterdir()) == []
     assert cp(cluster, here / "a", "job:to/empty/") == 0
     assert (pods.root / "to" / "empty" / "a").read_bytes() == (here / "a").read_bytes()
 
@@ -96,8 +101,7 @@ def test_incomplete_upload_leaves_the_old_files(
         assert (old / "0").read_text() == "old"
     monkeypatch.setattr(Execution, "write", whole)
     pods.cut = 20
-    with pytest.raises(PluginError, match="the connection broke"):
-        cp(cluster, tree, "job:old")
+    fails(cluster, tree, "job:old", 69, "the connection broke")
     assert (old / "0").read_text() == "old"
     pods.cut = -1
     for name in ("new", "old"):
@@ -132,11 +136,7 @@ def test_cp_does_not_replace_a_pipe(cluster: Cluster, pods: Pods, tmp_path: Path
     (target / "link").symlink_to("pipe")
     for name in ("pipe", "link"):
         words = (here / "new", f"job:{name}") if is_upload else ("job:new", here / name)
-        with pytest.raises(
-            PluginError, match=rf"^cp: \S*{name}( of pod)? is no file; it must be"
-        ) as reported:
-            cp(cluster, *words)
-        assert reported.value.code == 65
+        fails(cluster, *words, 65, rf"^cp: \S*{name}( of pod)? is no file; it must be")
     assert (target / "pipe").is_fifo()
     assert (target / "link").is_symlink()
 
@@ -155,8 +155,9 @@ def test_a_link_is_copied_as_what_it_names(cluster: Cluster, pods: Pods, tmp_pat
     assert (pods.root / "link").read_text() == "seven"
     assert not (pods.root / "link").is_symlink()
     (pods.root / "ring").symlink_to("ring")
-    with pytest.raises(PluginError, match=r"cp: ring of pod: tar: ring: .*Too many levels of symbolic links"):
-        cp(cluster, "job:ring", tmp_path / "x")
+    fails(
+        cluster, "job:ring", tmp_path / "x", 65, "cp: ring of pod: tar: ring: .*Too many levels of symbolic"
+    )
 
 
 def test_download_names_the_members_it_skips(
@@ -168,17 +169,12 @@ def test_download_names_the_members_it_skips(
     (pods.root / "in" / "deep" / "out").symlink_to("/etc/passwd")
     os.mkfifo(pods.root / "in" / "deep" / "pipe")
     assert cp(cluster, "job:in", tmp_path / "got") == 65
-    assert sorted(str(path.relative_to(tmp_path / "got")) for path in (tmp_path / "got").rglob("*")) == [
-        "a",
-        "b",
-        "deep",
-    ]
+    assert sorted(path.name for path in (tmp_path / "got").rglob("*")) == ["a", "b", "deep"]
     said = capfd.readouterr().err
     assert "cp: skipped: in/deep/out is a link that may lead out of it, to /etc/passwd\n" in said
     assert "cp: skipped: in/deep/pipe is neither a file, a directory nor a link\n" in said
     assert said.endswith("got, except 2 of its members\n")
-    with pytest.raises(PluginError, match="cp: in/deep/pipe of pod: is neither a file nor a directory"):
-        cp(cluster, "job:in/deep/pipe", tmp_path / "x")
+    fails(cluster, "job:in/deep/pipe", tmp_path / "x", 65, "in/deep/pipe of pod: is neither a file nor a dir")
 
 
 def test_malicious_tar_writes_nothing_elsewhere(
@@ -190,9 +186,7 @@ def test_malicious_tar_writes_nothing_elsewhere(
     (tmp_path / "bin" / "tar").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     (tmp_path / "to").mkdir()
-    with pytest.raises(PluginError, match=r"the tar of in is broken: member '\.\./victim': ") as reported:
-        cp(cluster, "job:in", tmp_path / "to")
-    assert reported.value.code == 69
+    fails(cluster, "job:in", tmp_path / "to", 69, r"the tar of in is broken: member '\.\./victim': ")
     assert not list((tmp_path / "to").iterdir())
 
 
@@ -217,9 +211,7 @@ def test_download_checks_the_local_target_first(
         ("job:a", f"{tmp_path}/new/", 65, "cp: .*/new is not a directory here; create it first"),
         ("job:a", f"{tmp_path}/file/", 65, "cp: .*/file is not a directory here; create it first"),
     ):
-        with pytest.raises(PluginError, match=said) as reported:
-            cp(cluster, source, target)
-        assert reported.value.code == code
+        fails(cluster, source, target, code, said)
     assert len(asked) == 3
     assert (tmp_path / "file").read_text() == "mine"
     assert cp(cluster, "job:in", f"{tmp_path}/new/") == 0
@@ -235,14 +227,11 @@ def test_a_full_disk_and_a_broken_tar_are_reported(
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limit[1]))
-        with pytest.raises(PluginError, match=r"cp: can't write .*/x: File too large") as reported:
-            cp(cluster, "job:data", tmp_path / "x")
-        with pytest.raises(PluginError, match=r"cp: can't pack .*/data: File too large"):
-            cp(cluster, pods.root / "data", "job:x")
+        fails(cluster, "job:data", tmp_path / "x", 65, "cp: can't write .*/x: File too large")
+        fails(cluster, pods.root / "data", "job:x", 65, "cp: can't pack .*/data: File too large")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         signal.signal(signal.SIGXFSZ, ignored)
-    assert reported.value.code == 65
     assert [path.name for path in tmp_path.iterdir()] == ["pod"]
     bad = "#!/bin/sh\nexec head -c 700 /dev/urandom\n"
     (tmp_path / "bin").mkdir()
@@ -257,9 +246,7 @@ def test_a_full_disk_and_a_broken_tar_are_reported(
     ):
         (tmp_path / "bin" / "tar").write_text(tar)
         (tmp_path / "bin" / "tar").chmod(0o755)
-        with pytest.raises(PluginError, match=said) as reported:
-            cp(cluster, "job:data", tmp_path / "x")
-        assert reported.value.code == code
+        fails(cluster, "job:data", tmp_path / "x", code, said)
 
 
 def test_cp_from_an_ended_worker_is_refused(
@@ -269,11 +256,9 @@ def test_cp_from_an_ended_worker_is_refused(
     for status in ({"phase": "Succeeded"}, {"phase": "Running", "containerStatuses": [over]}):
         pod = {"metadata": {"name": "pod"}, "status": status}
         monkeypatch.setattr(cp_verb, "newest_pods", lambda _pods, pod=pod: {0: pod})
-        with pytest.raises(
-            PluginError, match=r"^job one: its worker 0 has ended; cp needs a running worker"
-        ) as reported:
-            cp(cluster, "one:/checkpoints/last.pt", tmp_path / "x")
-        assert reported.value.code == 66
+        fails(
+            cluster, "one:/a/last.pt", tmp_path / "x", 66, "^job one: its worker 0 has ended; cp needs a run"
+        )
 
 
 def test_cp_reports_what_cannot_be_copied(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
@@ -294,27 +279,18 @@ def test_cp_reports_what_cannot_be_copied(cluster: Cluster, pods: Pods, tmp_path
             tmp_path / "x",
             ("--node-rank", "7"),
             66,
-            "job job: has no worker 7 now; its phase is Pending",
+            "job job: has no worker 7 now; its phase is Pend",
         ),
     ):
-        with pytest.raises(PluginError) as reported:
-            cp(cluster, source, target, *more)
-        assert reported.value.code == code, reported.value
-        assert re.search(said, str(reported.value)), reported.value
+        fails(cluster, source, target, code, said, *more)
     assert not (tmp_path / "x").exists()
     (pods.root / "bytes").symlink_to("\udcff")
-    with pytest.raises(PluginError, match=r"cp: bytes is not in worker pod") as reported:
-        cp(cluster, "job:bytes", tmp_path / "x")
-    assert reported.value.code == 65
+    fails(cluster, "job:bytes", tmp_path / "x", 65, "cp: bytes is not in worker pod")
     for source, target in (("job:\udcff", tmp_path / "x"), (tmp_path / "pod", "job:\udcff")):
-        with pytest.raises(PluginError, match=r"cp: job: path '\\udcff' must be UTF-8") as reported:
-            cp(cluster, source, target)
-        assert reported.value.code == 64
+        fails(cluster, source, target, 64, r"cp: job: path '\\udcff' must be UTF-8")
     (pods.root / "data").write_bytes(bytes(10_000))
     pods.cut = 0
-    with pytest.raises(PluginError, match="connection broke") as reported:
-        cp(cluster, "job:data", tmp_path / "x")
-    assert reported.value.code == 69
+    fails(cluster, "job:data", tmp_path / "x", 69, "connection broke")
     assert not (tmp_path / "x").exists()
 
 
@@ -381,14 +357,14 @@ def test_tree_refuses_an_unrequested_member(tmp_path: Path, sent: Sent, said: st
 @pytest.mark.parametrize(
     ("sent", "said"),
     [
-        (("d/x", LINK, "/etc"), "a link that may lead out of it, to /etc"),
-        (("d/x", LINK, ".."), "a link that may lead out of it, to .."),
-        (("d/x", LINK, "../secret"), "a link that may lead out of it, to ../secret"),
-        (("d/x", LINK, "../d/a"), "a link that may lead out of it, to ../d/a"),
-        (("d/x", LINK, "l/.."), "a link that may lead out of it, to l/.."),
-        (("d/x", HARD, "d/none"), "a hard link to none, which was not copied"),
-        (("d/x", HARD, "../mine"), "a hard link to ../mine, which was not copied"),
-        (("d/x", HARD, "/etc/passwd"), "a hard link to /etc/passwd, which was not copied"),
+        *(
+            (("d/x", LINK, target), f"a link that may lead out of it, to {target}")
+            for target in ("/etc", "..", "../secret", "../d/a", "l/..")
+        ),
+        *(
+            (("d/x", HARD, target), f"a hard link to {target}, which was not copied")
+            for target in ("none", "../mine", "/etc/passwd")
+        ),
         (("d/x", PIPE, ""), "neither a file, a directory nor a link"),
         (("d/x", DEVICE, ""), "neither a file, a directory nor a link"),
     ],

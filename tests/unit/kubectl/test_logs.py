@@ -20,14 +20,8 @@ from trainyard.operator.names import LABEL_INDEX
 
 pytestmark = pytest.mark.unit
 KEPT = {
-    "attempt": 0,
-    "nodeRank": 1,
-    "rank": 9,
-    "pod": "one-0-1-abcde",
-    "node": "ip-10-0-0-7",
-    "exitCode": 137,
-    "meaning": "SIGKILL, often out of memory",
-    "error": "FileNotFoundError: 'nope'",
+    **{"attempt": 0, "nodeRank": 1, "rank": 9, "pod": "one-0-1-abcde", "node": "ip-10-0-0-7"},
+    **{"exitCode": 137, "meaning": "SIGKILL, often out of memory", "error": "FileNotFoundError: 'nope'"},
     "logTail": "epoch 1\nFileNotFoundError: 'nope'",
 }
 
@@ -176,8 +170,7 @@ def test_all_excludes_one_node(api: TorchrunApi, run: Run) -> None:
 def test_status_names_the_first_failure(api: TorchrunApi, run: Run) -> None:
     failed(api)
     shown = dict(line.split(":", 1) for line in run("status", "one")[1].splitlines() if ":" in line)
-    first = shown["First failure"].strip()
-    assert first == (
+    assert shown["First failure"].strip() == (
         "rank 9, node rank 1, attempt 0, pod one-0-1-abcde on node ip-10-0-0-7, "
         "exit code 137 (SIGKILL, often out of memory)"
     )
@@ -198,7 +191,6 @@ def worker(api: TorchrunApi, phase: str, **init: Any) -> Object:
 
 
 ENDED = {"terminated": {"exitCode": 3}}
-NO_PROBLEM = (n.WORKER_CONTAINER, "")
 AGAIN = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ENDED}
 
 
@@ -255,39 +247,30 @@ def test_logs_of_an_ended_pod_without_a_log_say_so(api: TorchrunApi, run: Run) -
     api.intercept = lambda _, target: waits if "/log" in target else None
     result, out, err = run("logs", "one")
     assert (result, out) == (69, "")
-    assert only_line(err).endswith(
-        f"pod {NAME}: has ended, and its worker has no log: The node was low on memory."
-    )
+    assert only_line(err).endswith("has ended, and its worker has no log: The node was low on memory.")
 
 
 @pytest.mark.parametrize(
-    ("init", "state", "found"),
+    ("init", "state"),
     [
-        ({"state": ENDED}, "waiting", ("workspace", SAID.partition(": ")[2])),
-        (AGAIN, "waiting", ("workspace", SAID.partition(": ")[2])),
-        (AGAIN, "running", NO_PROBLEM),
-        ({"state": {"terminated": {"exitCode": 0}}}, "waiting", NO_PROBLEM),
-        ({"state": {"running": {}}, "lastState": ENDED}, "waiting", NO_PROBLEM),
-        ({"state": {"waiting": {}}}, "waiting", NO_PROBLEM),
+        (AGAIN, "running"),
+        ({"state": {"terminated": {"exitCode": 0}}}, "waiting"),
+        ({"state": {"running": {}}, "lastState": ENDED}, "waiting"),
+        ({"state": {"waiting": {}}}, "waiting"),
     ],
 )
-def test_log_container_finds_the_failed_init_container(
-    init: dict[str, Any], state: str, found: tuple[str, str]
-) -> None:
-    pod = {
-        "status": {
-            "containerStatuses": [{"name": n.WORKER_CONTAINER, "state": {state: {}}}],
-            "initContainerStatuses": [{"name": "workspace", **init}],
-        }
-    }
-    assert log_container(pod) == found
+def test_init_container_that_may_succeed_is_no_problem(init: dict[str, Any], state: str) -> None:
+    containers = [{"name": n.WORKER_CONTAINER, "state": {state: {}}}]
+    status = {"containerStatuses": containers, "initContainerStatuses": [{"name": "workspace", **init}]}
+    assert log_container({"status": status}) == (n.WORKER_CONTAINER, "")
 
 
 NO_SHELL = 'OCI runtime create failed: exec: "sh": executable file not found in $PATH: unknown'
 
 
-@pytest.mark.parametrize("words", [("logs", "one"), ("logs", "-f", "one")])
-@pytest.mark.parametrize("reason", ["StartError", "ContainerCannotRun"])
+@pytest.mark.parametrize(
+    ("words", "reason"), [(("logs", "one"), "StartError"), (("logs", "-f", "one"), "ContainerCannotRun")]
+)
 def test_worker_that_can_not_start_shows_the_runtime_message(
     api: TorchrunApi, run: Run, words: tuple[str, ...], reason: str
 ) -> None:
@@ -325,7 +308,7 @@ def framed(attempt: int, node: int, text: bytes) -> bytes:
 
 
 @pytest.fixture
-def made(api: TorchrunApi, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def made(api: TorchrunApi) -> list[Object]:
     """The pods that were made to read logs; a job with logs in its bucket is there."""
     api.queue(
         "q", image="i", nodeResources={"gpus": 8, "cpus": 8, "memory": "8Gi"}, podTemplate=TEMPLATE,
@@ -337,7 +320,7 @@ def made(api: TorchrunApi, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, An
 
 
 @pytest.fixture
-def ends(api: TorchrunApi, made: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> Ends:
+def ends(api: TorchrunApi, made: list[Object], monkeypatch: pytest.MonkeyPatch) -> Ends:
     """Say how the next pod ends, and what it prints."""
 
     def say(phase: str, printed: bytes) -> None:
@@ -354,7 +337,7 @@ def ends(api: TorchrunApi, made: list[dict[str, Any]], monkeypatch: pytest.Monke
 
 
 def test_logs_of_a_worker_that_is_gone_come_from_the_bucket(
-    api: TorchrunApi, run: Run, made: list[dict[str, Any]], ends: Ends
+    api: TorchrunApi, run: Run, made: list[Object], ends: Ends
 ) -> None:
     ends("Succeeded", framed(2, 1, b"one\n\xff two\r\nthree\n"))
     result, out, err = run("logs", "one", "--node-rank", "0")
@@ -383,9 +366,8 @@ def test_missing_pod_of_a_larger_earlier_attempt_is_named(api: TorchrunApi, run:
     assert only_line(err).endswith("their logs with them: 0, 1")
 
 
-def test_all_logs_of_a_larger_earlier_attempt_are_shown(
-    api: TorchrunApi, run: Run, made: list[dict[str, Any]], ends: Ends
-) -> None:
+@pytest.mark.usefixtures("made")
+def test_all_logs_of_a_larger_earlier_attempt_are_shown(api: TorchrunApi, run: Run, ends: Ends) -> None:
     api.objects[f"{JOBS}/one"]["status"]["nodes"] = 1
     name = api.worker("one-0-0", "terminated")["metadata"]["name"]
     api.logs[name] = [b"of node 0\n"]
@@ -397,7 +379,7 @@ def test_all_logs_of_a_larger_earlier_attempt_are_shown(
 
 @pytest.mark.parametrize(("words", "attempt"), [(("--attempt", "0"), "0"), (("--previous",), "1")])
 def test_logs_of_an_earlier_attempt(
-    run: Run, made: list[dict[str, Any]], ends: Ends, words: tuple[str, ...], attempt: str
+    run: Run, made: list[Object], ends: Ends, words: tuple[str, ...], attempt: str
 ) -> None:
     ends("Succeeded", framed(int(attempt), 0, b"x\n"))
     assert run("logs", "one", *words)[:2] == (0, "x\n")
@@ -405,9 +387,7 @@ def test_logs_of_an_earlier_attempt(
     assert command[command.index("--attempt") + 1] == attempt
 
 
-def test_following_a_job_that_is_over_shows_its_last_log(
-    run: Run, made: list[dict[str, Any]], ends: Ends
-) -> None:
+def test_following_a_job_that_is_over_shows_its_last_log(run: Run, made: list[Object], ends: Ends) -> None:
     ends("Succeeded", framed(2, 0, b"the end\n"))
     result, out, _ = run("logs", "-f", "one")
     assert (result, out) == (1, "the end\n")
@@ -415,14 +395,11 @@ def test_following_a_job_that_is_over_shows_its_last_log(
 
 
 def test_log_that_cannot_be_read_says_why_and_what_to_do(
-    api: TorchrunApi, run: Run, made: list[dict[str, Any]], ends: Ends
+    api: TorchrunApi, run: Run, made: list[Object], ends: Ends
 ) -> None:
     ends("Failed", b"logs: s3://code/x has no log of this attempt and node. It has none.\n")
     result, _, err = run("logs", "one", "--attempt", "0")
-    assert (result, err.splitlines()[-1].partition("no log of this attempt")[1]) == (
-        66,
-        "no log of this attempt",
-    )
+    assert (result, "no log of this attempt" in err.splitlines()[-1]) == (66, True)
     api.refused.add(("POST", PODS))
     result, _, err = run("logs", "one", "--attempt", "1")
     assert result == 77
