@@ -24,6 +24,7 @@ from trainyard.workspace.selection import select
 pytestmark = pytest.mark.unit
 
 LONG = "d" * 60 + "/" + "f" * 120
+FILES = {"b/x.py": b"x" * 3_000_000, "a": b"", LONG: b"1", "ü": b"2", "z" * 99: b"3", "y" * 100: b"4"}
 
 
 def fill(root: Path, files: dict[str, bytes]) -> Path:
@@ -34,20 +35,19 @@ def fill(root: Path, files: dict[str, bytes]) -> Path:
 
 
 @pytest.fixture
-def ordinary() -> Iterator[None]:
-    """Run as a user who is subject to file modes."""
-    if os.geteuid() == 0:
+def ordinary() -> Iterator[Path]:
+    """A directory of a user who is subject to file modes. The test runs as this user."""
+    user = os.geteuid()
+    if user == 0:
         os.seteuid(65534)
-        yield
-        os.seteuid(0)
-    else:
-        yield
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(os.path.realpath(directory))
+    os.seteuid(user)
 
 
 def test_pack_depends_only_on_the_files(tmp_path: Path) -> None:
-    files = {"b/x.py": b"x" * 3_000_000, "a": b"", LONG: b"1", "ü": b"2", "z" * 99: b"3", "y" * 100: b"4"}
-    first = fill(tmp_path / "one", files)
-    second = fill(tmp_path / "two", dict(reversed(files.items())))
+    first = fill(tmp_path / "one", FILES)
+    second = fill(tmp_path / "two", dict(reversed(FILES.items())))
     for root in (first, second):
         (root / "link").symlink_to("b/x.py")
         (root / "run.sh").write_text("#!/bin/sh\n")
@@ -73,9 +73,14 @@ def test_pack_depends_only_on_the_files(tmp_path: Path) -> None:
 
 
 def test_pack_is_read_by_tar_and_unpack(tmp_path: Path) -> None:
-    files = {"b/x.py": b"x" * 3_000_000, "a": b"", LONG: b"1", "ü": b"2", "z" * 99: b"3", "y" * 100: b"4"}
-    files |= {"trailing ": b"5", f"a{' ' * 97}": b"6", f"b{' ' * 60}c": b"7"}
-    files |= {".env": b"8", "b/.config/.x": b"9"}
+    files = {
+        "trailing ": b"5",
+        f"a{' ' * 97}": b"6",
+        f"b{' ' * 60}c": b"7",
+        ".env": b"8",
+        "b/.config/.x": b"9",
+    }
+    files |= FILES
     root = fill(tmp_path / "one", files)
     (root / os.fsdecode(b"\xff")).write_bytes(b"no UTF-8")
     (root / "b" / "up").symlink_to("../a")
@@ -97,11 +102,8 @@ def test_pack_is_read_by_tar_and_unpack(tmp_path: Path) -> None:
     assert names == sorted(names)
 
 
-@pytest.mark.parametrize(
-    "name", ["a", "a/b.py", "x" * 99, "trailing ", "all  ", " " * 50, "x" * 49 + " " * 50, f"a{' ' * 60}b"]
-)
-@pytest.mark.parametrize("size", [0, 1, 8**11 - 1])
-@pytest.mark.parametrize("mode", [0o644, 0o755])
+@pytest.mark.parametrize("name", ["a", "a/b.py", "x" * 99, "trailing ", "x" * 49 + " " * 50, f"a{' ' * 60}b"])
+@pytest.mark.parametrize(("size", "mode"), [(0, 0o644), (1, 0o755), (8**11 - 1, 0o644)])
 def test_plain_header_equals_that_of_tarfile(name: str, size: int, mode: int) -> None:
     member = tarfile.TarInfo(name)
     member.size, member.mode = size, mode
@@ -120,46 +122,30 @@ def test_pack_names_links_that_lead_out(tmp_path: Path) -> None:
     assert pack(tmp_path).files == 3
 
 
-@pytest.mark.parametrize("mode", [0, 0o400, 0o100])
-@pytest.mark.usefixtures("ordinary")
-def test_pack_names_an_unreadable_workspace(mode: int) -> None:
-    root = Path(os.path.realpath(tempfile.mkdtemp()))
-    fill(root, {"a": b"1"})
-    root.chmod(mode)
-    with pytest.raises(WorkspaceError, match=f"^workspace: can't read {root}: Permission denied; make it"):
-        pack(root)
-    root.chmod(0o700)
-    shutil.rmtree(root)
+@pytest.mark.parametrize(("name", "mode"), [("", 0), ("", 0o400), ("", 0o100), ("in", 0), ("in/secret", 0)])
+def test_pack_names_an_unreadable_entry(ordinary: Path, name: str, mode: int) -> None:
+    fill(ordinary, {"a": b"1", "in/secret": b"2"})
+    (ordinary / name).chmod(mode)
+    shown = name or ordinary
+    with pytest.raises(WorkspaceError, match=f"^workspace: can't read {shown}: Permission denied; make it"):
+        pack(ordinary)
+    ordinary.chmod(0o700)
 
 
-@pytest.mark.parametrize("is_directory", [False, True])
-@pytest.mark.usefixtures("ordinary")
-def test_pack_names_an_unreadable_entry(is_directory: bool) -> None:
-    root = Path(shutil.os.path.realpath(__import__("tempfile").mkdtemp()))
-    fill(root, {"a": b"1", "in/secret": b"2"})
-    ((root / "in") if is_directory else (root / "in" / "secret")).chmod(0)
-    name = "in" if is_directory else "in/secret"
-    with pytest.raises(
-        WorkspaceError, match=f"^workspace: can't read {name}: Permission denied; make it readable"
-    ):
-        pack(root)
-    (root / "in").chmod(0o700)
-    shutil.rmtree(root)
-
-
-@pytest.mark.parametrize("files", [{}, {".gitignore": b"*\n!.gitignore\n", "a": b""}])
-def test_pack_of_no_files_is_refused(tmp_path: Path, files: dict[str, bytes]) -> None:
-    fill(tmp_path, files)
-    with pytest.raises(WorkspaceError, match="has no files to send; put your code there"):
-        pack(tmp_path)
-
-
-def test_pack_of_no_directory_is_refused(tmp_path: Path) -> None:
-    fill(tmp_path, {"file": b""})
-    with pytest.raises(WorkspaceError, match="none does not exist"):
-        pack(tmp_path / "none")
-    with pytest.raises(WorkspaceError, match="file is not a directory"):
-        pack(tmp_path / "file")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "has no files to send; put your code there"),
+        ("ignored", "has no files to send; put your code there"),
+        ("none", "none does not exist; name the directory"),
+        ("ignored/a", "a is not a directory; name the directory"),
+    ],
+)
+def test_pack_of_no_files_is_refused(tmp_path: Path, name: str, said: str) -> None:
+    if name:
+        fill(tmp_path / "ignored", {".gitignore": b"*\n!.gitignore\n", "a": b""})
+    with pytest.raises(WorkspaceError, match=said):
+        pack(tmp_path / name)
 
 
 def test_select_reads_only_torchrunignore_through_a_link(tmp_path: Path) -> None:
@@ -168,12 +154,8 @@ def test_select_reads_only_torchrunignore_through_a_link(tmp_path: Path) -> None
     (tmp_path / ".gitignore").symlink_to("rules")
     assert [entry.path for entry in select(tmp_path)] == [".gitignore", "a.bin", "rules", "train.py"]
     (tmp_path / ".torchrunignore").symlink_to("rules")
-    assert [entry.path for entry in select(tmp_path)] == [
-        ".gitignore",
-        ".torchrunignore",
-        "rules",
-        "train.py",
-    ]
+    found = [entry.path for entry in select(tmp_path)]
+    assert found == [".gitignore", ".torchrunignore", "rules", "train.py"]
 
 
 @pytest.mark.parametrize(
@@ -274,14 +256,6 @@ def test_pack_of_a_growing_log_has_its_first_size(tmp_path: Path, monkeypatch: p
     assert (tmp_path / "into" / "log").read_bytes() == b"o" * 3 * 2**20
 
 
-def test_pack_names_a_file_removed_meanwhile(tmp_path: Path) -> None:
-    root = fill(tmp_path / "in", {"a": b"1", "b": b"2"})
-    entries = select(root)
-    (root / "b").unlink()
-    with pytest.raises(WorkspaceError, match="workspace: b was removed while it was read; try again"):
-        pack(root, directory=tmp_path, entries=entries)
-
-
 def test_select_in_a_removed_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -303,21 +277,15 @@ def test_select_does_not_read_a_pipe_named_as_ignore_file(tmp_path: Path, name: 
 
 
 @pytest.mark.long
-def test_pack_of_2000_files_takes_under_a_second(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pack_of_2000_files_takes_under_a_second(tmp_path: Path) -> None:
     draw = random.Random(7)  # noqa: S311
     for number in range(2_000):
         directory = tmp_path / "in" / f"package{number % 100}"
         directory.mkdir(parents=True, exist_ok=True)
         (directory / f"module{number}.py").write_bytes(draw.randbytes(2500) + b"x" * 2500)
-    began, used = time.monotonic(), time.process_time()
-    archive = pack(tmp_path / "in", directory=tmp_path)
-    wall, processor = time.monotonic() - began, time.process_time() - used
-    with capsys.disabled():
-        print(
-            f"\npacked {archive.files} files, {archive.content} bytes: {wall:.2f} s, processor {processor:.2f} s"
-        )
-    assert archive.content == 10_000_000
-    assert processor < 1
+    began = time.process_time()
+    assert pack(tmp_path / "in", directory=tmp_path).content == 10_000_000
+    assert time.process_time() - began < 1
 
 
 def test_pack_contains_empty_directories(tmp_path: Path) -> None:
@@ -353,8 +321,7 @@ def test_select_far_above_the_limit_stops_early(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(selection, "_REPORT_EVERY", 2)
     fill(tmp_path, {f"{top}/{each}": b"12345" for top in "abcdef" for each in range(4)})
     reported: list[tuple[int, int]] = []
-    with pytest.raises(
-        WorkspaceError, match=r"more than 10 B in 2 files, and the limit is 0 B; .* largest: \w/"
-    ):
+    limit = r"more than 10 B in 2 files, and the limit is 0 B; .* largest: \w/"
+    with pytest.raises(WorkspaceError, match=limit):
         select(tmp_path, 0, lambda files, size: reported.append((files, size)))
     assert reported == [(2, 10)]
