@@ -125,17 +125,9 @@ def receive(
     Returns:
         The exit code and the text of standard error.
     """
-    words = (
-        "receive",
-        "--root",
-        str(root),
-        "--digest",
-        archive.digest,
-        "--size",
-        str(archive.size),
-        *(("--keep", keep) if keep else ()),
-        *(word for address in nearby for word in ("--nearby", address)),
-    )
+    words = ["receive", "--root", str(root), "--digest", archive.digest, "--size", str(archive.size)]
+    words += ["--keep", keep] if keep else []
+    words += [word for address in nearby for word in ("--nearby", address)]
     with (
         Path(os.devnull if nearby else archive.file).open() as sent,
         pytest.MonkeyPatch.context() as patch,

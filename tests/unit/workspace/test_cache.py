@@ -20,12 +20,8 @@ class Place:
     """A directory with code, and the cache of its digest."""
 
     def __init__(self, root: Path) -> None:
-        self.code, self.memory, self._scratch, self._count = (
-            root / "code",
-            root / "memory",
-            root / "scratch",
-            0,
-        )
+        self.code, self.memory, self._scratch = root / "code", root / "memory", root / "scratch"
+        self._count = 0
         for each in (self.code / "inner", self._scratch):
             each.mkdir(parents=True)
         (self.code / "train.py").write_text("one = 1\n")
@@ -56,9 +52,8 @@ def test_cached_archive_opened_packs_again(place: Place) -> None:
     again = place.packed()
     assert not isinstance(first, CachedArchive)
     assert isinstance(again, CachedArchive)
-    assert (again.digest, again.size, again.content, again.files) == (
-        first.digest, first.size, first.content, first.files,
-    )  # fmt: skip
+    for field in ("digest", "size", "content", "files"):
+        assert getattr(again, field) == getattr(first, field)
     assert not again.file.exists()
     with again.open() as opened, first.open() as other:
         assert opened.read() == other.read()
@@ -108,9 +103,7 @@ def test_cached_archive_opened_after_a_change_is_refused(place: Place) -> None:
     place.packed()
     again = place.packed()
     (place.code / "train.py").write_text("one = 11\n")
-    with pytest.raises(
-        WorkspaceError, match="code changed while it was sent; try again when nothing writes it"
-    ):
+    with pytest.raises(WorkspaceError, match="code changed while it was sent; try again when nothing writes"):
         again.open()
     assert list(again.file.parent.iterdir()) == []
 

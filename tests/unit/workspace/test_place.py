@@ -15,16 +15,11 @@ from trainyard.workspace.archive import pack
 from trainyard.workspace.place import apply, is_own, placed
 
 pytestmark = pytest.mark.unit
+ONE = "file 664 6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b"
 PATHS = st.sampled_from(["a", "b", "a/x", "a/y", "a/x/deep", "b/z"])
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("job"), PATHS),
-        st.tuples(
-            st.just("sync"), st.dictionaries(PATHS, st.sampled_from("12"), min_size=1), st.integers(0, 9)
-        ),
-    ),
-    max_size=8,
-)
+FILES = st.dictionaries(PATHS, st.sampled_from("12"), min_size=1)
+JOB, SYNC = st.tuples(st.just("job"), PATHS), st.tuples(st.just("sync"), FILES, st.integers(0, 9))
+STEPS = st.lists(JOB | SYNC, max_size=8)
 
 
 def write(root: Path, path: str, content: str) -> bool:
@@ -71,23 +66,20 @@ def test_apply_loses_no_file_of_the_job(steps: list[tuple]) -> None:  # type: ig
         assert set(written.values()) <= found
 
 
-def test_is_own_compares_contents(tmp_path: Path) -> None:
-    one = "file 664 6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b"
-    file, link = tmp_path / "a", tmp_path / "l"
-    file.write_text("1")
-    link.symlink_to("a b")
-    assert is_own(file, [one])
-    assert is_own(file, ["link x", one, "file 664 00"])
-    assert is_own(link, ["link a b"])
-    for place_, known in (
-        (file, "file 664 "),
-        (file, "link a b"),
-        (link, one),
-        (tmp_path, one),
-        (tmp_path / "no", one),
-    ):
-        assert not is_own(place_, [known])
-    assert not is_own(file, [])
+@pytest.mark.parametrize(
+    ("name", "known", "expected"),
+    [
+        ("a", [ONE], True),
+        ("a", ["link x", ONE, "file 664 00"], True),
+        ("l", ["link a b"], True),
+        *((name, [ONE], False) for name in ("l", "", "no")),
+        *(("a", known, False) for known in (["file 664 "], ["link a b"], [])),
+    ],
+)
+def test_is_own_compares_contents(tmp_path: Path, name: str, known: list[str], expected: bool) -> None:
+    (tmp_path / "a").write_text("1")
+    (tmp_path / "l").symlink_to("a b")
+    assert is_own(tmp_path / name, known) is expected
 
 
 def tree(root: Path) -> list[str]:
