@@ -18,35 +18,22 @@ def api() -> Iterator[FakeApi]:
 
 
 @pytest.mark.parametrize(
-    ("version", "kind", "path"),
+    ("version", "kind", "root", "plural"),
     [
-        ("v1", "Service", "/api/v1/namespaces/team/services"),
-        ("v1", "PersistentVolumeClaim", "/api/v1/namespaces/team/persistentvolumeclaims"),
-        ("batch/v1", "Job", "/apis/batch/v1/namespaces/team/jobs"),
-        (
-            "torchrun.ai/v1alpha1",
-            "TorchrunQueue",
-            "/apis/torchrun.ai/v1alpha1/namespaces/team/torchrunqueues",
-        ),
-        (
-            "scheduling.run.ai/v2alpha2",
-            "PodGroup",
-            "/apis/scheduling.run.ai/v2alpha2/namespaces/team/podgroups",
-        ),
+        ("v1", "Service", "/api/v1", "services"),
+        ("v1", "PersistentVolumeClaim", "/api/v1", "persistentvolumeclaims"),
+        ("batch/v1", "Job", "/apis/batch/v1", "jobs"),
+        ("torchrun.ai/v1alpha1", "TorchrunQueue", "/apis/torchrun.ai/v1alpha1", "torchrunqueues"),
     ],
 )
-def test_a_list_is_where_the_api_has_it(version: str, kind: str, path: str) -> None:
-    assert collection(version, kind, "team") == path
-    assert collection(version, kind, "") == path.replace("/namespaces/team", "")
+def test_a_list_is_where_the_api_has_it(version: str, kind: str, root: str, plural: str) -> None:
+    assert collection(version, kind, "team") == f"{root}/namespaces/team/{plural}"
+    assert collection(version, kind, "") == f"{root}/{plural}"
 
 
 def service(**spec: object) -> dict[str, object]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "a", "namespace": "team"},
-        "spec": spec,
-    }
+    meta = {"name": "a", "namespace": "team"}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}
 
 
 def test_what_is_applied_is_there_and_others_fields_stay(api: FakeApi) -> None:
