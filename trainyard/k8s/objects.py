@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from trainyard.k8s.client import ApiError, Client, JsonObject
@@ -53,7 +53,7 @@ class Objects:
     def list(self, version: str, kind: str, namespace: str, selector: str = "") -> list[JsonObject]:
         """Return the objects with these labels. Each has its apiVersion and kind, which the items of a list lack."""
 
-        def named(item: JsonObject) -> JsonObject:  # the items of a list don't
+        def named(item: JsonObject) -> JsonObject:
             return {"apiVersion": version, "kind": kind, **item}
 
         query = {"labelSelector": selector} if selector else {}
@@ -70,15 +70,11 @@ class Objects:
         return self._client.request("PATCH", path_of(manifest), query, manifest, content_type=_APPLY)
 
     def change(self, manifest: JsonObject) -> bool:
-        """Apply to the object with the manifest's uid. Return False if it is gone, or another one has its name."""
-        try:
-            self.apply(manifest)
-        except ApiError as error:
-            # Without the uid, the API server would create the object if it is gone.
-            if error.status in (_NOT_FOUND, _CONFLICT):
-                return False
-            raise
-        return True
+        """Apply to the object with the manifest's uid. Return False if it is gone, or another one has its name.
+
+        Without the uid, the API server would create the object if it is gone.
+        """
+        return _unless_gone(lambda: self.apply(manifest)) is not None
 
     def create(self, manifest: JsonObject, *, dry_run: bool = False) -> JsonObject | None:
         """Create the object. Return None if one with its name exists.
@@ -112,22 +108,15 @@ class Objects:
         stay.
         """
         meta = {"resourceVersion": item["metadata"]["resourceVersion"], "finalizers": [*finalizers]}
-        try:
-            query = {"fieldManager": self._manager}
-            self._client.request("PATCH", path_of(item), query, {"metadata": meta}, content_type=MERGE_PATCH)
-        except ApiError as error:
-            if error.status in (_NOT_FOUND, _CONFLICT):
-                return False
-            raise
-        return True
+        path, query, change = path_of(item), {"fieldManager": self._manager}, {"metadata": meta}
+        changed = _unless_gone(
+            lambda: self._client.request("PATCH", path, query, change, content_type=MERGE_PATCH)
+        )
+        return changed is not None
 
     def _put(self, path: str, item: JsonObject) -> JsonObject | None:
-        try:
-            return self._client.request("PUT", path, {"fieldManager": self._manager}, item)
-        except ApiError as error:
-            if error.status in (_NOT_FOUND, _CONFLICT):
-                return None
-            raise
+        query = {"fieldManager": self._manager}
+        return _unless_gone(lambda: self._client.request("PUT", path, query, item))
 
     def delete(self, path: str, uid: str, version: str = "", *, foreground: bool = False) -> None:
         """Delete the object with this uid; with `version`, only if it has not changed. Never delete another object."""
@@ -136,8 +125,14 @@ class Objects:
             "preconditions": conditions,
             "propagationPolicy": "Foreground" if foreground else "Background",
         }
-        try:
-            self._client.request("DELETE", path, body=body)
-        except ApiError as error:
-            if error.status not in (_NOT_FOUND, _CONFLICT):
-                raise
+        _unless_gone(lambda: self._client.request("DELETE", path, body=body))
+
+
+def _unless_gone(send: Callable[[], JsonObject]) -> JsonObject | None:
+    """Send a request about one object. Return None if the object is gone or has changed."""
+    try:
+        return send()
+    except ApiError as error:
+        if error.status in (_NOT_FOUND, _CONFLICT):
+            return None
+        raise

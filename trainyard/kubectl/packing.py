@@ -45,35 +45,29 @@ def packing(options: argparse.Namespace) -> Iterator[Packed]:
         _check_current_directory()
     context: Any = multiprocessing.get_context("fork")  # starts at once
     with ExitStack() as stack:
-        with _explain_start():
+        try:
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="kubectl-torchrun-"))
             answers, end = context.Pipe(duplex=False)
-        arguments = (root, options.max_size * _MEBIBYTE, Path(scratch), end)
-        process = context.Process(target=_pack, args=arguments, daemon=True)
-        try:
+            arguments = (root, options.max_size * _MEBIBYTE, Path(scratch), end)
+            process = context.Process(target=_pack, args=arguments, daemon=True)
+            stack.callback(_kill, process)
             # The process ignores interrupts: a terminal sends them to both, and this one ends the other.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
             try:
-                with _explain_start():
-                    process.start()
+                process.start()
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            end.close()
-            yield lambda: _receive(answers)
-        finally:
-            if process.pid is not None:
-                process.kill()
-                process.join()
+        except OSError as error:  # for example no temporary directory, or no more processes
+            why = error.strerror or str(error)
+            raise PluginError(WORKSPACE, f"workspace: can't be packed on this machine: {why}") from None
+        end.close()
+        yield lambda: _receive(answers)
 
 
-@contextmanager
-def _explain_start() -> Iterator[None]:
-    """Convert errors of this machine, such as no temporary directory or no more processes, to PluginError."""
-    try:
-        yield
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise PluginError(WORKSPACE, f"workspace: can't be packed on this machine: {why}") from None
+def _kill(process: Any) -> None:
+    if process.pid is not None:
+        process.kill()
+        process.join()
 
 
 def workspace_root(options: argparse.Namespace) -> Path | None:

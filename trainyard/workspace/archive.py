@@ -232,14 +232,6 @@ def digest_of(file: Path | io.BufferedReader) -> str:
         return DIGEST_PREFIX + hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def verify(file: Path, digest: str) -> None:
-    """Raise Damaged if the file has another digest."""
-    check_digest(digest)
-    found = digest_of(file)
-    if found != digest:
-        raise Damaged(f"archive: digest is {found} and must be {digest}: it was damaged or replaced")
-
-
 class Member(tarfile.TarInfo):
     """A member for `tarfile.open(tarinfo=...)` with a limited header, because tarfile reads headers into memory."""
 
@@ -264,7 +256,8 @@ def unpack(archive: Path, digest: str, into: Path) -> Contents:
         WorkspaceError: The archive has another digest, or the disk is full.
         Refused: The archive is broken, or has an invalid member. The directory then has some of the others.
     """
-    verify(archive, digest)
+    if (found := digest_of(archive)) != digest:
+        raise Damaged(f"archive: digest is {found} and must be {digest}: it was damaged or replaced")
     unpacking = _Unpacking(max_unpacked_size(archive.stat().st_size))
     try:
         with archive.open("rb") as file:

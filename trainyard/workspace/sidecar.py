@@ -46,12 +46,12 @@ _DAMAGED_TRIES: Final = 3
 class PodSource:
     """The archive in the pod's annotation, which the controller writes from the job's spec.
 
-    `file` is the annotation in the pod's downward API volume. `pod` is the sync pod for archives that are not in S3,
-    None if there is none. The methods raise NotThere if a later try may succeed, and WorkspaceError if none can.
+    `file` is the annotation in the pod's downward API volume, and `sync` the address of the sync pod for archives that
+    are not in S3. `pod` is None without it. The methods raise NotThere if a later try may succeed, and WorkspaceError
+    if none can.
     """
 
     def __init__(self, file: Path, sync: str = "") -> None:
-        """Create the source. `sync` is the address of the sync pod, for archives that are not in S3."""
         self._file = file
         self.pod = SyncPod(sync) if sync else None
 
