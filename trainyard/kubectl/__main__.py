@@ -73,7 +73,6 @@ def _handle_signals() -> None:
 
 
 def entry() -> None:
-    """Run the executable `kubectl-torchrun`."""
     # Imported objects stay until the end. Collections during the imports take a fourth of the time.
     gc.set_threshold(100_000)
     if sys.stderr is None:  # closed

@@ -106,7 +106,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> Parser:
-    """Return the parser of all verbs."""
     common = Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     common.add_argument("-n", "--namespace", type=_namespace, help="default: that of the context")
     common.add_argument("--context", type=value_or_none, help="context of the kubeconfig")

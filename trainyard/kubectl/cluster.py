@@ -40,7 +40,6 @@ class Cluster:
     def connect(
         cls, kubeconfig: str | None, context: str | None, namespace: str | None, retry: RetryPolicy = RETRY
     ) -> Cluster:
-        """Connect with the user's kubeconfig."""
         with _explain_kubeconfig(kubeconfig, context):
             client, default = kubeconfigs.connect(kubeconfig, context, retry)
         flags = (("-n", namespace), ("--context", context), ("--kubeconfig", kubeconfig))
@@ -76,7 +75,6 @@ class Cluster:
                 return None
 
     def job(self, name: str) -> JsonObject:
-        """Return the job with this name."""
         found = self.find(n.JOB_PLURAL, name)
         if found is None:
             raise self._job_not_found(name)

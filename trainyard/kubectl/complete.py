@@ -72,14 +72,12 @@ def list_names(kind: str, words: Sequence[str]) -> list[str]:
 
 
 def main(words: Sequence[str], names: Names = list_names) -> int:
-    """Print the suggestions."""
     found, directive = suggestions(words, names)
     print("".join(f"{each}\n" for each in found) + f":{directive}")
     return 0
 
 
 def entry() -> None:
-    """Run the executable `kubectl_complete-torchrun`."""
     sys.exit(main(sys.argv[1:]))
 
 

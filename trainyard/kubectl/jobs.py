@@ -12,7 +12,6 @@ from trainyard.operator import names as n
 
 
 def run(options: argparse.Namespace, cluster: Cluster) -> int:
-    """Run the verb and return the exit code."""
     if options.verb in ("list", "queues"):
         _list(options, cluster)
     elif options.verb == "status":

@@ -122,7 +122,6 @@ def build(directory: Path) -> list[Path]:
 
 
 def main() -> None:
-    """Build the files and print their names."""
     parser = argparse.ArgumentParser(prog="python -m trainyard.kubectl.onefile", description=__doc__)
     parser.add_argument("directory", type=Path)
     try:

@@ -75,7 +75,6 @@ class NoSyncPod(PluginError):
 
 
 def execute(cluster: Cluster, pod: str, container: str, command: list[str]) -> Execution:
-    """Run a command with standard input."""
     from trainyard.k8s.exec import Execution  # its import takes longer than a request
 
     return Execution(cluster.client, cluster.namespace, pod, container, command, stdin=True)

@@ -39,7 +39,6 @@ _NEARBY_SECONDS: Final = 5.0
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     result = argparse.ArgumentParser(
         prog="python -m trainyard.workspace", description=(__doc__ or "").splitlines()[0]
     )
@@ -83,7 +82,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one verb and return its exit code."""
     options = parser().parse_args(arguments)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("botocore").setLevel(logging.WARNING)

@@ -129,8 +129,6 @@ def _resolve(root: Path) -> Path:
 
 
 class _Walk:
-    """Walk through the directories of a workspace."""
-
     def __init__(self, root: Path, limit: int, progress: Callable[[int, int], None]) -> None:
         self._root, self._limit, self._progress = root, limit, progress
         self._files = self._bytes = 0

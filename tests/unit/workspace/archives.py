@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,17 @@ def memory_directory() -> Iterator[Path]:
         yield Path(name)
 
 
+def fill(root: Path, files: Mapping[str, str | bytes] | Iterable[str]) -> Path:
+    """Write files by their paths; of paths alone, each file has one letter."""
+    contents = files if isinstance(files, Mapping) else dict.fromkeys(files, "x")
+    for name, content in contents.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return root
+
+
 def packed(root: Path, **files: str) -> Archive:
-    root.mkdir(exist_ok=True)
-    for name, content in files.items():
-        (root / name).write_text(content)
-    return pack(root, directory=root.parent)
+    return pack(fill(root, files), directory=root.parent)
 
 
 def received(store: Store, archive: Archive) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.seed import SEED
-from tests.unit.workspace.archives import memory_directory
+from tests.unit.workspace.archives import fill, memory_directory
 from trainyard.workspace.errors import WorkspaceError
 from trainyard.workspace.ignore import parse
 from trainyard.workspace.selection import select
@@ -112,18 +112,14 @@ def test_pattern_with_many_stars_matches_quickly(pattern: str, path: str) -> Non
 
 def test_select_two_stars_after_a_prefix_match_as_in_git(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
-    (tmp_path / ".gitignore").write_text("foo**/bar\n")
-    for name in ("foo/x/bar/f", "foox/y/bar/f", "foobar/f", "x/foo/bar/f", "foo/f"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("x")
+    fill(tmp_path, ("foo/x/bar/f", "foox/y/bar/f", "foobar/f", "x/foo/bar/f", "foo/f"))
+    fill(tmp_path, {".gitignore": "foo**/bar\n"})
     assert ours(tmp_path) == theirs(tmp_path) == {".gitignore", "foo/f", "x/foo/bar/f"}
 
 
 def test_select_applies_info_exclude(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    for name in ("a", "secret", "d/b", "d/secret", "d/mine", ".gitignore"):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text("!/d/secret\n" if name == ".gitignore" else "x")
+    root = fill(tmp_path / "root", ("a", "secret", "d/b", "d/secret", "d/mine"))
+    fill(root, {".gitignore": "!/d/secret\n"})
     git(root, "init", "-q")
     (root / ".git" / "info" / "exclude").write_text("secret\n/d/mine\n")
     assert ours(root) == theirs(root) == {".gitignore", "a", "d/b", "d/secret"}
@@ -131,17 +127,13 @@ def test_select_applies_info_exclude(tmp_path: Path) -> None:
     author = ("-c", "user.name=a", "-c", "user.email=a@b")
     git(root, *author, "commit", "-q", "--allow-empty", "-m", "x")
     git(root, "worktree", "add", "-q", str(tmp_path / "tree"))
-    for name in ("a", "secret"):
-        (tmp_path / "tree" / name).write_text("x")
+    fill(tmp_path / "tree", ("a", "secret"))
     assert ours(tmp_path / "tree") == theirs(tmp_path / "tree") == {"a"}
 
 
 def test_select_nested_repository_has_its_own_rules(tmp_path: Path) -> None:
-    for name in ("a.bin", "a.py", "sub/a.bin", "sub/a.tmp", "sub/secret", "sub/deep/a.bin", "out/a.py"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("x")
-    (tmp_path / ".gitignore").write_text("*.bin\n/out/\n")
-    (tmp_path / "sub" / ".gitignore").write_text("*.tmp\n")
+    fill(tmp_path, ("a.bin", "a.py", "sub/a.bin", "sub/a.tmp", "sub/secret", "sub/deep/a.bin", "out/a.py"))
+    fill(tmp_path, {".gitignore": "*.bin\n/out/\n", "sub/.gitignore": "*.tmp\n"})
     for root in (tmp_path, tmp_path / "sub", tmp_path / "out"):
         git(root, "init", "-q")
     (tmp_path / "sub" / ".git" / "info" / "exclude").write_text("secret\n")
@@ -170,21 +162,17 @@ def test_select_below_the_top_applies_files_above(memory_path: Path) -> None:
 
 
 def test_select_torchrunignore_replaces_gitignore(tmp_path: Path) -> None:
-    (tmp_path / ".gitignore").write_text("*.py\n")
-    (tmp_path / ".torchrunignore").write_text("*.bin\n")
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / ".torchrunignore").write_text("!keep.bin\n")
-    for name in ("a.py", "a.bin", "in/keep.bin", "in/a.bin"):
-        (tmp_path / name).write_text("x")
+    fill(tmp_path, ("a.py", "a.bin", "in/keep.bin", "in/a.bin"))
+    fill(
+        tmp_path, {".gitignore": "*.py\n", ".torchrunignore": "*.bin\n", "in/.torchrunignore": "!keep.bin\n"}
+    )
     found = {path for path in ours(tmp_path) if "ignore" not in path}
     assert found == {"a.py", "in/keep.bin"}
 
 
 def test_select_leaves_out_git_directories(tmp_path: Path) -> None:
-    for name in (".git/config", "sub/.git", ".torchrun-workspace/state.json", "a"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("x")
-    (tmp_path / ".torchrunignore").write_text("!.git\n!.git/**\n")
+    fill(tmp_path, (".git/config", "sub/.git", ".torchrun-workspace/state.json", "a"))
+    fill(tmp_path, {".torchrunignore": "!.git\n!.git/**\n"})
     assert ours(tmp_path) == {".torchrunignore", "a"}
 
 
@@ -195,21 +183,9 @@ def commit(root: Path, *paths: str) -> None:
 
 
 def test_select_keeps_ignored_files_that_git_tracks(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    names = (
-        "a",
-        "data/labels.csv",
-        "data/big.bin",
-        "data/in/x",
-        "out.log",
-        "other.log",
-        "sub/data/y",
-        "sub/b.log",
-    )
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text("x")
-    (root / ".gitignore").write_text("data/\n*.log\n")
+    root = fill(tmp_path / "root", {".gitignore": "data/\n*.log\n"})
+    fill(root, ("a", "data/labels.csv", "data/big.bin", "data/in/x", "sub/data/y"))
+    fill(root, ("out.log", "other.log", "sub/b.log"))
     commit(root, "data/labels.csv", "out.log", "sub/b.log")
     assert ours(root) == {".gitignore", "a", "data/labels.csv", "out.log", "sub/b.log"}
     assert ours(root / "sub") == {"b.log"}
@@ -221,11 +197,7 @@ def test_select_keeps_ignored_files_that_git_tracks(tmp_path: Path) -> None:
 def test_select_keeps_tracked_files_of_nested_repositories(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inner = tmp_path / "inner"
-    inner.mkdir()
-    for name in ("a.log", "b.log"):
-        (inner / name).write_text("x")
-    (inner / ".gitignore").write_text("*.log\n")
+    inner = fill(tmp_path / "inner", {"a.log": "x", "b.log": "x", ".gitignore": "*.log\n"})
     commit(inner, "a.log")
     git(tmp_path, "init", "-q")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / ".git"))
@@ -233,8 +205,7 @@ def test_select_keeps_tracked_files_of_nested_repositories(
 
 
 def test_select_does_not_run_programs_of_the_repository(tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_text("x")
-    (tmp_path / ".gitignore").write_text("*.log\n")
+    fill(tmp_path, {"a.log": "x", ".gitignore": "*.log\n"})
     commit(tmp_path, "a.log")
     hook = tmp_path / "hook"
     hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
@@ -244,22 +215,17 @@ def test_select_does_not_run_programs_of_the_repository(tmp_path: Path) -> None:
 
 
 def test_select_without_git_knows_no_tracked_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.log").write_text("x")
-    (tmp_path / ".gitignore").write_text("*.log\n!keep.log\n")
-    (tmp_path / "keep.log").write_text("x")
+    fill(tmp_path, {"a.log": "x", "keep.log": "x", ".gitignore": "*.log\n!keep.log\n"})
     commit(tmp_path, "a.log")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert ours(tmp_path) == {".gitignore", "keep.log"}
 
 
 def test_select_ignored_submodule_has_its_own_rules(tmp_path: Path) -> None:
-    root, inner = tmp_path / "root", tmp_path / "root" / "third" / "inner"
-    inner.mkdir(parents=True)
-    for name, content in (("a", "x"), ("b.log", "x"), (".gitignore", "*.log\n")):
-        (inner / name).write_text(content)
+    root = tmp_path / "root"
+    inner = fill(root / "third" / "inner", {"a": "x", "b.log": "x", ".gitignore": "*.log\n"})
     commit(inner, "a", ".gitignore")
     git(inner, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "x")
-    (root / ".gitignore").write_text("third/\n")
-    (root / "third" / "other").write_text("x")
+    fill(root, {".gitignore": "third/\n", "third/other": "x"})
     commit(root, "third/inner")
     assert ours(root) == {".gitignore", "third/inner/.gitignore", "third/inner/a"}

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import zstandard
 
+from tests.unit.workspace.archives import fill
 from trainyard.workspace import archive as packing
 from trainyard.workspace import selection
 from trainyard.workspace.archive import EMPTY_DIRECTORY, digest_of, header, pack, unpack
@@ -25,13 +26,6 @@ pytestmark = pytest.mark.unit
 
 LONG = "d" * 60 + "/" + "f" * 120
 FILES = {"b/x.py": b"x" * 3_000_000, "a": b"", LONG: b"1", "ü": b"2", "z" * 99: b"3", "y" * 100: b"4"}
-
-
-def fill(root: Path, files: dict[str, bytes]) -> Path:
-    for name, content in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(content)
-    return root
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.workspace.archives import Killed, killed_at, memory_directory
+from tests.unit.workspace.archives import Killed, fill, killed_at, memory_directory
 from trainyard.workspace import place, selection
 from trainyard.workspace.archive import digest_of, pack, unpack
 from trainyard.workspace.errors import WorkspaceError
@@ -201,10 +201,7 @@ def test_unpack_small_archive_does_not_fill_the_disk(tmp_path: Path, monkeypatch
 
 
 def workspace(root: Path, files: dict[str, str]) -> tuple[Path, str]:
-    for name, content in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(content)
-    packed = pack(root, directory=root.parent)
+    packed = pack(fill(root, files), directory=root.parent)
     return packed.file, packed.digest
 
 
