@@ -92,13 +92,9 @@ class TorchrunApi(FakeApi):
 
     def pod(self, name: str, container: str, state: str = "running", **labels: str) -> Object:
         """A pod with one container that is ready."""
-        return self.put(
-            f"{PODS}/{name}",
-            {
-                "metadata": {"name": name, "labels": labels, "creationTimestamp": "2026-01-01T00:00:00Z"},
-                "status": {"containerStatuses": [{"name": container, "ready": True, "state": {state: {}}}]},
-            },
-        )
+        meta = {"name": name, "labels": labels, "creationTimestamp": "2026-01-01T00:00:00Z"}
+        containers = [{"name": container, "ready": True, "state": {state: {}}}]
+        return self.put(f"{PODS}/{name}", {"metadata": meta, "status": {"containerStatuses": containers}})
 
     def worker(self, name: str, state: str = "running", **labels: str) -> Object:
         """A pod of node 0 of job `one`, which is there, in its first attempt."""
@@ -108,30 +104,20 @@ class TorchrunApi(FakeApi):
 
     def kubeconfig(self, file: Path) -> Path:
         """A kubeconfig whose one context is of namespace `team`."""
-        file.write_text(
-            json.dumps(  # which is YAML, too, and quicker
-                {
-                    "apiVersion": "v1",
-                    "kind": "Config",
-                    "current-context": "here",
-                    "clusters": [{"name": "c", "cluster": {"server": self.url}}],
-                    "users": [{"name": "u", "user": {"token": "t"}}],
-                    "contexts": [
-                        {"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "team"}}
-                    ],
-                }
-            )
-        )
+        context = {"cluster": "c", "user": "u", "namespace": "team"}
+        config = {
+            **{"apiVersion": "v1", "kind": "Config", "current-context": "here"},
+            "clusters": [{"name": "c", "cluster": {"server": self.url}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+            "contexts": [{"name": "here", "context": context}],
+        }
+        file.write_text(json.dumps(config))  # which is YAML, too, and quicker
         return file
 
 
 def sent(api: TorchrunApi, method: str) -> list[str]:
     """The paths that were asked for with this method, those of dry runs left out."""
     return [path for done, path, query in api.requests if done == method and query.get("dryRun") != "All"]
-
-
-def text(value: object) -> str:
-    return json.dumps(value)
 
 
 def only_line(err: str) -> str:

@@ -24,9 +24,7 @@ Dry = Callable[..., tuple[int, dict[str, object], str]]
 @pytest.fixture
 def dry(code: Path, capfd: pytest.CaptureFixture[str]) -> Dry:
     """Submits without a cluster: exit code, spec, and all of standard error."""
-    (code / "train.sh").write_text(
-        "#!/bin/bash\nset -e\n# --nnodes=1 is for a laptop\ntorchrun $A train.py\n"
-    )
+    (code / "train.sh").write_text("set -e\n# --nnodes=1 is for a laptop\ntorchrun $A train.py\n")
     (code / "one.sh").write_text("set -e\n# --standalone\ntorchrun \\\n  --standalone train.py\n")
     (code / "plain.sh").write_text("set -e\npython train.py | tee log\n")
     (code / "tune.sh").write_text("tune run x\n")
@@ -102,12 +100,7 @@ def test_launcher_check_uses_the_size_of_the_queue(api: TorchrunApi, run: Run) -
     ("script", "launcher", "result", "said"),
     [
         ("torchrun train.py", "torchrun", 64, "train.sh starts torchrun now"),
-        (
-            "python train.py",
-            "none",
-            0,
-            "runs its command once on each node, but train.sh starts no launcher now",
-        ),
+        ("python train.py", "none", 0, "once on each node, but train.sh starts no launcher now"),
     ],
 )
 def test_sync_of_a_script_with_another_launcher_is_reported(

@@ -46,14 +46,10 @@ def _listen() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGTERM,
-        pytest.param(signal.SIGHUP, marks=pytest.mark.long),
-        pytest.param(signal.SIGINT, marks=pytest.mark.long),
-    ],
-)
+LONG = [pytest.param(number, marks=pytest.mark.long) for number in (signal.SIGHUP, signal.SIGINT)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, *LONG])
 def test_submit_that_is_interrupted_leaves_no_job_nor_archive(
     api: TorchrunApi, code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
@@ -92,13 +88,8 @@ sys.argv[1:] = {[*ONE, "--dry-run"]!r}
 from trainyard.kubectl.__main__ import entry
 entry()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", interrupting],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        text=True,
-        capture_output=True,
-        timeout=60,
-    )
+    command, environment = [sys.executable, "-c", interrupting], {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, text=True, capture_output=True, timeout=60)
     # Python ends itself with the signal where an import was interrupted.
     assert (done.returncode in (130, -signal.SIGINT), done.stdout) == (True, "")
     assert done.stderr == "kubectl torchrun: interrupted\n"
@@ -129,9 +120,7 @@ def test_job_that_can_not_be_deleted_again_is_named(
     *_, left, cause = capfd.readouterr().err.splitlines()
     assert left.startswith("job one: is left, without its workspace: namespace team: you may not delete ")
     assert left.endswith(". To remove it, run `kubectl torchrun cancel one`.")
-    assert cause.startswith(
-        f"kubectl torchrun: pod {n.sync_pod('one')}: receives the workspace, and does not"
-    )
+    assert cause.startswith("kubectl torchrun: pod one-sync-0: receives the workspace, and does not")
 
 
 NO_SPACE = "kubectl torchrun: standard output: No space left on device\n"
@@ -156,21 +145,16 @@ CLOSED = "one: Running\nkubectl torchrun: standard output: was closed; the end o
 
 
 @pytest.mark.parametrize(
-    ("words", "is_full", "code_of_us", "reported"),
+    ("words", "is_full", "ended"),
     [
-        (("logs", "one"), True, 74, NO_SPACE),
-        (("logs", "-f", "one"), True, 74, f"one: Running\n{NO_SPACE}"),
-        (("logs", "one"), False, 0, ""),
-        (("logs", "-f", "one"), False, 74, CLOSED),
+        ("logs one", True, (74, NO_SPACE)),
+        ("logs -f one", True, (74, f"one: Running\n{NO_SPACE}")),
+        ("logs one", False, (0, "")),
+        ("logs -f one", False, (74, CLOSED)),
     ],
 )
 def test_logs_to_a_closed_or_full_output_end(
-    api: TorchrunApi,
-    capfd: pytest.CaptureFixture[str],
-    words: tuple[str, ...],
-    is_full: bool,
-    code_of_us: int,
-    reported: str,
+    api: TorchrunApi, capfd: pytest.CaptureFixture[str], words: str, is_full: bool, ended: tuple[int, str]
 ) -> None:
     asked: list[str] = []
 
@@ -183,8 +167,8 @@ def test_logs_to_a_closed_or_full_output_end(
     api.on_log = answer
     reader, writer = os.pipe()
     os.close(reader)
-    assert main_into("/dev/full" if is_full else writer, words) == code_of_us
-    assert (capfd.readouterr().err, asked) == (reported, ["one-0-0"])
+    code = main_into("/dev/full" if is_full else writer, tuple(words.split()))
+    assert ((code, capfd.readouterr().err), asked) == (ended, ["one-0-0"])
     if is_full:
         os.close(writer)
 
