@@ -100,14 +100,12 @@ class Client:
         retry: RetryPolicy | None = None,
         *,
         renew_credentials: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """`api` is made by `api_client`. `renew_credentials` is called when its credentials are not accepted (401)."""
         self._api = api
         self._renew_credentials = renew_credentials
         self.retry = retry or RetryPolicy()
-        self._clock = clock
         self._sleep = sleep
         self._serializing = threading.Lock()
 
@@ -219,7 +217,7 @@ class Client:
         repeatable: bool = True,
         content_type: str = JSON,
     ) -> T:
-        began, wait = self._clock(), self.retry.initial_delay
+        began, wait = time.monotonic(), self.retry.initial_delay
         ready = False  # whether the API server said so before the attempt
         while True:
             failure: str
@@ -249,7 +247,7 @@ class Client:
             if not repeatable and status != TOO_MANY_REQUESTS and status not in REFUSED_STATUS:
                 raise ApiUnavailable(failure, retry_after)
             pause = max(retry_after, wait * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
-            if self._clock() + pause - began > self.retry.timeout:
+            if time.monotonic() + pause - began > self.retry.timeout:
                 if ready and refused is not None:
                     raise refused
                 raise ApiUnavailable(failure, retry_after)

@@ -71,8 +71,8 @@ def list_names(kind: str, words: Sequence[str]) -> list[str]:
     return [item["metadata"]["name"] for item in items]
 
 
-def main(words: Sequence[str], names: Names = list_names) -> int:
-    found, directive = suggestions(words, names)
+def main(words: Sequence[str]) -> int:
+    found, directive = suggestions(words, list_names)
     print("".join(f"{each}\n" for each in found) + f":{directive}")
     return 0
 
