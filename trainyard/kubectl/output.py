@@ -317,11 +317,8 @@ def _throughput(progress: JsonObject) -> str:
     return f"{_number(progress['throughput'])} {progress.get('unit') or ''}".rstrip()
 
 
-def _number(value: object) -> str:
-    try:
-        return f"{float(str(value)):.4g}" if value is not None else "-"
-    except ValueError:
-        return str(value)
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
 
 
 def _text(value: object) -> str:
