@@ -183,41 +183,13 @@ TRAINER_PROGRESS: Final = {
 
 # The options of the trainer in this repository (`training.args`). Each takes a value.
 TRAINER_OPTIONS: Final = (
-    "--epochs",
-    "--steps",
-    "--batch-size",
-    "--micro-batch-size",
-    "--data",
-    "--model",
-    "--workload",
-    "--sequence-length",
-    "--learning-rate",
-    "--warmup-steps",
-    "--weight-decay",
-    "--gradient-clip",
-    "--seed",
-    "--precision",
-    "--compile",
-    "--parallel",
-    "--bucket-megabytes",
-    "--log-every",
-    "--evaluate-every",
-    "--metrics-directory",
-    "--metrics-port",
-    "--checkpoint-uri",
-    "--checkpoint-every",
-    "--checkpoint-keep",
-    "--owner",
-    "--notice-file",
-    "--timeout-seconds",
-    "--start-timeout-seconds",
-    "--device",
-    "--model-uri",
-    "--run-id",
-    "--expected-nodes",
-    "--processes-per-node",
-    "--restart",
-)
+    "--epochs", "--steps", "--batch-size", "--micro-batch-size", "--data", "--model", "--workload",
+    "--sequence-length", "--learning-rate", "--warmup-steps", "--weight-decay", "--gradient-clip", "--seed",
+    "--precision", "--compile", "--parallel", "--bucket-megabytes", "--log-every", "--evaluate-every",
+    "--metrics-directory", "--metrics-port", "--checkpoint-uri", "--checkpoint-every", "--checkpoint-keep",
+    "--owner", "--notice-file", "--timeout-seconds", "--start-timeout-seconds", "--device", "--model-uri",
+    "--run-id", "--expected-nodes", "--processes-per-node", "--restart",
+)  # fmt: skip
 
 # Exit codes of the launcher.
 EXIT_SUCCEEDED: Final = 0
@@ -234,11 +206,8 @@ EXIT_STOPPED: Final = 14  # SIGTERM or SIGINT; the placeholders were removed
 EXIT_ALREADY_RUNNING: Final = 15
 # The podFailurePolicy of the launcher's Job has FailJob for these; after any other code its next pod starts.
 LAUNCHER_FINAL_EXIT_CODES: Final = (
-    EXIT_BAD_REQUEST,
-    EXIT_BELOW_MINIMUM,
-    EXIT_IMPOSSIBLE,
-    EXIT_TRAINING_FAILED,
-)
+    EXIT_BAD_REQUEST, EXIT_BELOW_MINIMUM, EXIT_IMPOSSIBLE, EXIT_TRAINING_FAILED,
+)  # fmt: skip
 LAUNCHER_BACKOFF_LIMIT: Final = 3
 
 # Exit codes of the trainer that other programs handle. docs/trainer.md lists all of them.

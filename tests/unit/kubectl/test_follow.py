@@ -222,20 +222,15 @@ def ends(api: TorchrunApi) -> Callable[..., None]:
         ({"phase": "Succeeded", "exitCode": 0}, 0),
         *(({"phase": "Failed", "exitCode": code}, shown) for code, shown in ((137, 137), (0, 1), (256, 1))),
         ({"phase": "Failed"}, 1),
+        (None, 75),
     ],
 )
-def test_follow_of_a_removed_ended_job_has_its_exit_code(
-    run: Run, ends: Callable[..., None], last: dict[str, Any], code: int
+def test_follow_of_a_removed_job_has_its_last_exit_code(
+    run: Run, ends: Callable[..., None], last: dict[str, Any] | None, code: int
 ) -> None:
     ends(last)
-    result, out, err = run("logs", "-f", "one")
-    assert (result, out) == (code, "trained\n")
-    assert err == f"one: Running\none: {last['phase']}\n"
-
-
-def test_follow_of_a_cancelled_job_reports_its_removal(run: Run, ends: Callable[..., None]) -> None:
-    ends(None)
-    assert run("logs", "-f", "one") == (75, "trained\n", f"one: Running\n{UNKNOWN}")
+    end = f"one: {last['phase']}\n" if last else UNKNOWN
+    assert run("logs", "-f", "one") == (code, "trained\n", f"one: Running\n{end}")
 
 
 def test_follow_does_not_follow_another_job_of_the_name(
