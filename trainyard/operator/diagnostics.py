@@ -2,7 +2,7 @@
 
 `pending_reason` explains a job that waits for its workers. A job gets no nodes and no workers before its sync pod has
 the archive of the workspace. The controller replaces a lost sync pod. The new one gets the archive from the workers, or
-from the sync pod of another job (trainyard/workspace/serve.py).
+from the sync pod of another job (trainyard/workspace/sync_pod.py).
 
 Each message is returned with the seconds until it may change, None for never.
 """
