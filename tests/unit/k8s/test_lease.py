@@ -1,4 +1,4 @@
-"""Who holds a Lease. Its whole life is in tests/unit/launcher/test_lease.py and tests/unit/operator/test_lease.py."""
+"""Who holds a Lease. Its whole life is in tests/unit/launcher/test_lease.py."""
 
 from __future__ import annotations
 
