@@ -11,15 +11,16 @@ pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize(
-    ("done", "maximum", "again"), [("0", "0", False), ("0", "3", True), ("3", "3", False)]
+    ("environ", "again"),
+    [
+        ({"TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "0"}, False),
+        ({"TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "3"}, True),
+        ({"TORCHELASTIC_RESTART_COUNT": "3", "TORCHELASTIC_MAX_RESTARTS": "3"}, False),
+        ({}, False),
+    ],
 )
-def test_it_does_while_restarts_are_left(done: str, maximum: str, again: bool) -> None:
-    said = {"TORCHELASTIC_RESTART_COUNT": done, "TORCHELASTIC_MAX_RESTARTS": maximum}
-    assert will_restart_processes(said) == again
-
-
-def test_without_an_agent_nobody_does() -> None:
-    assert not will_restart_processes({})
+def test_agent_restarts_processes_while_restarts_are_left(environ: dict[str, str], again: bool) -> None:
+    assert will_restart_processes(environ) == again
 
 
 SHARED = {"TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_USE_AGENT_STORE": "True"}

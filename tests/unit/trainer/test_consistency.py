@@ -5,20 +5,13 @@ from __future__ import annotations
 from dataclasses import fields
 
 import pytest
+import torch
 
 from trainer.config import Config
+from trainer.consistency import _PER_NODE, common_settings, describe_workload, differences
+from trainer.workloads import load
 
 pytestmark = [pytest.mark.unit, pytest.mark.long]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _torch() -> None:
-    """Import torch where the tests run. Collection imports this module in every worker, and torch takes two seconds."""
-    global torch, _PER_NODE, describe_workload, differences, common_settings, load
-    import torch
-
-    from trainer.consistency import _PER_NODE, common_settings, describe_workload, differences
-    from trainer.workloads import load
 
 
 def test_processes_that_agree_differ_in_nothing() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer import data
-from trainer.data import Cursor, epoch_order, micro_batches, share
+from trainer.data import Cursor, epoch_order, micro_batches
 
 pytestmark = pytest.mark.unit
 
@@ -60,32 +60,6 @@ def test_resume_at_another_world_size_repeats_and_skips_nothing(
         epoch_order(count, seed, epochs + 1)[:rest].tolist()
     )
     assert seen == expected
-
-
-def test_changed_world_sizes_use_the_samples_of_one_process() -> None:
-    undisturbed, position, steps = Cursor(103, 7, 16), 0, []
-    for world in (4, 3, 2, 4):
-        order = Cursor(103, 7, 16)
-        for _ in range(6):
-            batch = order.batch(position)
-            steps.append(sorted(seen_by_all(batch.indices, world, 2)))
-            position = batch.end
-    position = 0
-    for step in steps:
-        batch = undisturbed.batch(position)
-        assert step == sorted(batch.indices.tolist())
-        position = batch.end
-    assert position == 3 * 103 + 3 * 16  # 7 steps an epoch, the last of 7 samples
-
-
-@given(counts, batch_sizes, worlds, seeds)
-def test_the_shares_of_a_step_differ_by_one_at_most(
-    count: int, batch_size: int, world: int, seed: int
-) -> None:
-    indices = Cursor(count, seed, batch_size).batch(0).indices
-    sizes = [len(share(indices, rank, world)) for rank in range(world)]
-    assert sum(sizes) == len(indices)
-    assert max(sizes) - min(sizes) <= 1
 
 
 @given(st.integers(0, 100), worlds, st.integers(1, 20))

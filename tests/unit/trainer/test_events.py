@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.record_writer import masked_crc32c
 
-from tests.unit.trainer.event_protocol import Event, SessionLog, masked_crc32c
 from tests.unit.trainer.records import ALARM, BEGAN, CHECKPOINT, END, EVALUATION, START, STEP, STOP
 from trainer.metrics.files import FLUSH_SECONDS, EventFile
 from trainer.metrics.record import Record

@@ -36,16 +36,17 @@ def test_what_came_after_the_checkpoint_is_lost() -> None:
     assert all(second.is_kept(step) for step in second.steps)
 
 
-def test_history_resumed_at_the_last_step_loses_nothing() -> None:
-    first, _ = read_history(lines(training(0, 50), training(50, 60, 1)), "x").attempts
-    assert first.lost_after is None
-
-
-def test_history_resumed_from_older_checkpoint_loses_both() -> None:
-    first, second, _ = read_history(
-        lines(training(0, 50), training(40, 60, 1), training(20, 90, 2)), "x"
-    ).attempts
-    assert (first.lost_after, second.lost_after) == (20, 20)
+@pytest.mark.parametrize(
+    ("attempts", "lost_after"),
+    [
+        ([training(0, 50), training(50, 60, 1)], [None, None]),
+        ([training(0, 50), training(40, 60, 1), training(20, 90, 2)], [20, 20, None]),
+    ],
+)
+def test_history_loses_the_steps_after_the_oldest_resume(
+    attempts: list[list[Record]], lost_after: list[int | None]
+) -> None:
+    assert [each.lost_after for each in read_history(lines(*attempts), "x").attempts] == lost_after
 
 
 @settings(max_examples=40)

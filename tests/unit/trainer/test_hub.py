@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.trainer import event_protocol  # noqa: F401 - tensorboardX is imported without torch
 from tests.unit.trainer.records import START, STEP
 from trainer.metrics.hub import Metrics, open_metrics
 from trainer.metrics.record import Record, to_line

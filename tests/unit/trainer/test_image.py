@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import re
@@ -24,25 +23,19 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = ROOT / "trainer" / "Dockerfile"
 USER = names.POD_USER
-PINNED = f"FROM python:3.11@sha256:{'0' * 64}\n"
 GPU_TARGETS = ("cuda", "v100")
 
 
-def findings(dockerfiles: dict[str, str], tmp_path: Path) -> dict[str, list[str]]:
-    """The codes of what hadolint finds in each, with none of its rules left out."""
+def test_hadolint_finds_nothing_in_our_dockerfiles(tmp_path: Path) -> None:
+    """None of its rules is left out."""
     hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert hadolint, "hadolint is not in the environment: run make environment"
-    for name, text in dockerfiles.items():
-        (tmp_path / name).write_text(text)
     settings = tmp_path / "hadolint.yaml"
     settings.write_text("{}")
-    options = ["--config", settings, "--disable-ignore-pragma", "--no-fail", "--format", "json"]
-    command = [hadolint, *options, *(tmp_path / name for name in dockerfiles)]
+    dockerfiles = [ROOT / image / "Dockerfile" for image in ("trainer", "launcher")]
+    command = [hadolint, "--config", settings, "--disable-ignore-pragma", "--no-fail", *dockerfiles]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    found: dict[str, list[str]] = {name: [] for name in dockerfiles}
-    for each in json.loads(done.stdout):
-        found[Path(each["file"]).name].append(each["code"])
-    return found
+    assert done.stdout == ""
 
 
 def stages(dockerfile: str) -> list[list[tuple[str, str]]]:
@@ -54,38 +47,6 @@ def stages(dockerfile: str) -> list[list[tuple[str, str]]]:
         if found:
             found[-1].append(instruction)
     return found
-
-
-def test_hadolint_finds_nothing_in_our_dockerfiles(tmp_path: Path) -> None:
-    images = ("trainer", "launcher")
-    texts = {name: (ROOT / name / "Dockerfile").read_text() for name in images}
-    assert findings(texts, tmp_path) == {name: [] for name in images}
-
-
-FAULTS = {
-    "DL3002": PINNED + "USER root\n",
-    "DL3003": PINNED + "RUN cd /tmp && make\n",
-    "DL3006": "FROM python\n",
-    "DL3007": "FROM python:latest\n",
-    "DL3008": PINNED + "RUN apt-get update && apt-get install --yes --no-install-recommends curl\n",
-    "DL3009": PINNED + "RUN apt-get update && apt-get install -y --no-install-recommends curl=1\n",
-    "DL3013": PINNED + "RUN pip install --no-cache-dir torch\n",
-    "DL3015": PINNED + "RUN apt-get update && apt-get install -y curl=1 && rm -r /var/lib/apt/lists\n",
-    "DL3020": PINNED + "WORKDIR /app\nADD trainer trainer\n",
-    "DL3025": PINNED + "ENTRYPOINT python -m trainer.entrypoint\n",
-    "DL3042": PINNED + "RUN pip install torch==2.15.0\n",
-    "DL4006": PINNED + "RUN wget -q -O - https://example.com | tar -x\n",
-    "SC2086": PINNED + 'RUN x="a b"; rm $x\n',
-}
-
-
-def test_hadolint_finds_each_fault_also_below_a_pragma(tmp_path: Path) -> None:
-    files = {}
-    for code, dockerfile in FAULTS.items():
-        files[f"{code}-plain"] = dockerfile
-        files[f"{code}-pragma"] = f"# hadolint global ignore={code}\n{dockerfile}"
-    found = findings(files, tmp_path)
-    assert [name for name in files if name.partition("-")[0] not in found[name]] == []
 
 
 def test_what_is_not_a_stage_has_a_digest() -> None:

@@ -56,15 +56,17 @@ def test_batch_below_world_size_names_both_numbers() -> None:
     assert caught.value.code == Exit.CONFIGURATION
 
 
+TORCHRUN = {
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "GROUP_WORLD_SIZE": "2",
+}
+
+
 def test_the_world_is_read_from_torchrun() -> None:
-    names = {
-        "RANK": "5",
-        "WORLD_SIZE": "8",
-        "LOCAL_RANK": "1",
-        "LOCAL_WORLD_SIZE": "4",
-        "GROUP_WORLD_SIZE": "2",
-    }
-    assert World.read(names) == World(rank=5, size=8, local_rank=1, local_size=4, nodes=2)
+    assert World.read(TORCHRUN) == World(rank=5, size=8, local_rank=1, local_size=4, nodes=2)
 
 
 def test_without_torchrun_the_message_says_how_to_start() -> None:
@@ -91,30 +93,24 @@ def test_without_torchrun_the_message_says_how_to_start() -> None:
     ],
 )
 def test_variable_out_of_range_is_named(variable: str, value: str, problem: str) -> None:
-    names = {
-        "RANK": "5",
-        "WORLD_SIZE": "8",
-        "LOCAL_RANK": "1",
-        "LOCAL_WORLD_SIZE": "4",
-        "GROUP_WORLD_SIZE": "2",
-    }
     with pytest.raises(TrainerError, match=f"^{problem}") as caught:
-        World.read({**names, variable: value})
+        World.read({**TORCHRUN, variable: value})
     assert caught.value.code == Exit.CONFIGURATION
 
 
-def test_on_a_laptop_the_entry_point_needs_nothing() -> None:
-    assert launch_options(None, {}) == ["--standalone", "--nproc-per-node=1"]
-    assert launch_options(2, {}) == ["--standalone", "--nproc-per-node=2"]
-
-
-def test_under_the_operator_its_environment_decides() -> None:
-    assert launch_options(4, {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "4"}) == []
-
-
-def test_the_operators_auto_is_replaced_by_the_promise() -> None:
-    environ = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "auto"}
-    assert launch_options(4, environ) == ["--nproc-per-node=4"]
+@pytest.mark.parametrize(
+    ("processes", "environ", "options"),
+    [
+        (None, {}, ["--standalone", "--nproc-per-node=1"]),
+        (2, {}, ["--standalone", "--nproc-per-node=2"]),
+        (4, {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "4"}, []),
+        (4, {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "auto"}, ["--nproc-per-node=4"]),
+    ],
+)
+def test_launch_options_are_those_that_the_operator_does_not_set(
+    processes: int | None, environ: dict[str, str], options: list[str]
+) -> None:
+    assert launch_options(processes, environ) == options
 
 
 @pytest.mark.parametrize(

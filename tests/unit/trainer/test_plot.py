@@ -111,17 +111,6 @@ def test_runs_of_one_name_are_named_by_their_files() -> None:
 # -- the command
 
 
-def run(*arguments: str | Path, program: str) -> subprocess.CompletedProcess[str]:
-    code = f"{program}\nimport sys\nsys.exit(main())"
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=120,
-    )
-
-
 @pytest.mark.long
 def test_plot_command_writes_a_png_and_names_bad_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -181,8 +170,9 @@ def test_an_output_that_is_no_png_or_cant_be_written_is_one_line(
 def test_without_matplotlib_it_says_so(tmp_path: Path) -> None:
     file = tmp_path / "r1.jsonl"
     file.write_text(text(training(0, 50)))
-    program = "import sys\nsys.modules['matplotlib'] = None\nfrom trainer.plot import main"
-    done = run(file, "--output", tmp_path / "run.png", program=program)
+    program = "import sys\nsys.modules['matplotlib'] = None\nfrom trainer.plot import main\nsys.exit(main())"
+    command = [sys.executable, "-c", program, file, "--output", tmp_path / "run.png"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert done.returncode == Exit.CONFIGURATION
     assert done.stderr.startswith("error: plot needs matplotlib: ")
     assert done.stderr.count("\n") == 1

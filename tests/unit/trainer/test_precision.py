@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from trainer import parallel
 from trainer.contract import Exit, TrainerError
+from trainer.parallel import FP32, check_build, choose, set_precision
 
 pytestmark = [pytest.mark.unit, pytest.mark.long]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _torch() -> None:
-    """Import torch where the tests run. Collection imports this module in every worker, and torch takes two seconds."""
-    global torch, parallel, check_build, choose, set_precision, FP32
-    import torch
-
-    from trainer import parallel
-    from trainer.parallel import FP32, check_build, choose, set_precision
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.repositories import git
+from trainer.train import revision
 
 pytestmark = [pytest.mark.unit, pytest.mark.long]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _torch() -> None:
-    """Import torch where the tests run. Collection imports this module in every worker, and torch takes two seconds."""
-    global revision
-    from trainer.train import revision
 
 
 @pytest.fixture

@@ -8,27 +8,18 @@ import io
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
+from trainer import save as module
 from trainer.contract import Exit, TrainerError
+from trainer.save import notes, save
 from trainer.stores import Directory, StoreError
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 pytestmark = [pytest.mark.unit, pytest.mark.long]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _torch() -> None:
-    """Import torch where the tests run. Collection imports this module in every worker, and torch takes two seconds."""
-    global torch, module, notes, save
-    import torch
-
-    from trainer import save as module
-    from trainer.save import notes, save
 
 
 CREATED = "2026-08-05T12:00:00+00:00"

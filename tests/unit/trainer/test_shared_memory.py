@@ -5,17 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+
+from trainer.checkpoint import save
 
 pytestmark = [pytest.mark.unit, pytest.mark.long]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _torch() -> None:
-    """Import torch where the tests run. Collection imports this module in every worker, and torch takes two seconds."""
-    global torch, save
-    import torch
-
-    from trainer.checkpoint import save
 
 
 def test_needed_shared_memory_counts_whole_pages_per_process() -> None:

@@ -146,15 +146,6 @@ def test_resumed_goodput_begins_with_the_saved_time() -> None:
     assert second.carried().useful_seconds == 2
 
 
-def test_loading_a_checkpoint_forgets_what_was_learned_before() -> None:
-    clocks = Clocks()
-    goodput = clocks.goodput()
-    clocks.passes(10)
-    goodput.add(10)
-    goodput.resume_from(Carried(useful_seconds=5, total_seconds=10, began_at=1000.0))
-    assert goodput.carried().useful_seconds == 5
-
-
 def test_goodput_with_clock_set_back_keeps_counted_time() -> None:
     clocks = Clocks(wall=500.0)
     goodput = clocks.goodput(Carried(useful_seconds=90, total_seconds=100, began_at=1000.0))
