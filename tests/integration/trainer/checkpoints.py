@@ -53,11 +53,6 @@ def copy_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str
     return {name: each.clone() for name, each in state.gather(model, optimizer).items()}
 
 
-def are_tensors_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    """Return whether both have the same names and bitwise equal tensors."""
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
 def create_saver(
     store: Store,
     group: dist.ProcessGroup,

@@ -7,12 +7,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch.distributed as dist
 
 from local.ports import free_ports
 from tests.integration.trainer.forks import ROOT, ForkedProgram
+from tests.integration.trainer.s3_proxy import KEYS, S3Proxy, serve_s3
 
 LIMIT_SECONDS = 240
 
@@ -132,3 +134,20 @@ def group() -> Iterator[dist.ProcessGroup]:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield dist.new_group(backend="gloo")
     dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def s3(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A client of moto's S3, with the bucket that the test file names in BUCKET."""
+    with serve_s3(request.module.BUCKET) as client:
+        yield client
+
+
+@pytest.fixture
+def proxy(s3: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
+    """A proxy to S3, which boto3 uses in this process."""
+    with S3Proxy(s3.meta.endpoint_url) as proxy:
+        for name, value in {**KEYS, "AWS_ENDPOINT_URL": proxy.url}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
+        yield proxy

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import torch.distributed as dist
 
 from tests.integration.trainer.checkpoints import create_saver, create_trained_model
 from tests.integration.trainer.conftest import ROOT, Ended, Start, StartNode
-from tests.integration.trainer.s3_proxy import KEYS, Fault, S3Proxy, serve_s3
+from tests.integration.trainer.s3_proxy import KEYS, Fault, S3Proxy
 from trainer.checkpoint import state
 from trainer.checkpoint.owner import Owner, newest_generation
 from trainer.contract import Exit
@@ -23,15 +22,11 @@ from trainer.stores import Directory
 
 pytestmark = pytest.mark.trainer
 
+BUCKET = "bad-input"
+
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "trainer.train")
 # The start of the agent's stack trace, which torchrun prints for every failed run: docs/trainer.md.
 AGENT = "Traceback (most recent call last):"
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Any]:
-    with serve_s3("bad-input") as client:
-        yield client
 
 
 @dataclass
@@ -137,33 +132,3 @@ def test_error_of_a_late_first_process_is_reported_once(start: Start, tmp_path: 
         {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
     )
     assert_refused(start.fork, bad_run)
-
-
-def test_unexpected_world_is_shown_and_refused(start: Start) -> None:
-    words = ("--expected-nodes", "4", "--processes-per-node", "2")
-    world = "expected 4 nodes x 2 processes, found 1 nodes x 2 processes, 2 in all"
-    line = f"the world is not as expected: {world}"
-    ended = assert_refused(start.fork, BadRun(words, Exit.WORLD_SIZE, line))
-    lines = ended.output.splitlines()
-    header = lines.index(f"world: {world}")
-    assert lines[header + 1].split() == [
-        "node",
-        "host",
-        "devices",
-        "python",
-        "torch",
-        "cuda",
-        "nccl",
-        "driver",
-    ]
-    assert " 2 x CPU " in lines[header + 2]
-    assert lines.index(f"error: {line}") > header + 2
-    assert lines.count(f"error: {line}") == 1
-
-
-def test_batch_smaller_than_the_processes_is_refused(start: Start) -> None:
-    line = (
-        "batch_size: 1 is less than the 2 processes; it must be at least one sample per process. "
-        "Use a larger batch or fewer processes"
-    )
-    assert_refused(start.fork, BadRun(("--batch-size", "1"), Exit.CONFIGURATION, line))

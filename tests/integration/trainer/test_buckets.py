@@ -6,14 +6,13 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.integration.trainer.s3_proxy import KEYS, Fault, S3Proxy, serve_s3
+from tests.integration.trainer.s3_proxy import Fault, S3Proxy
 from trainer import stores as module
 from trainer.checkpoint.owner import Owner
 from trainer.contract import Exit, TrainerError
@@ -22,20 +21,7 @@ from trainer.stores import Bucket, PlaceError, StoreError
 
 pytestmark = pytest.mark.trainer
 
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Any]:
-    with serve_s3("of-stores") as client:
-        yield client
-
-
-@pytest.fixture
-def proxy(s3: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
-    with S3Proxy(s3.meta.endpoint_url) as proxy:
-        for name, value in {**KEYS, "AWS_ENDPOINT_URL": proxy.url}.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
-        yield proxy
+BUCKET = "of-stores"
 
 
 @pytest.fixture

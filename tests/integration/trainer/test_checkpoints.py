@@ -23,7 +23,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.integration.trainer.checkpoints import (
-    are_tensors_equal,
     copy_tensors,
     create_found,
     create_optimizer,
@@ -36,6 +35,7 @@ from tests.integration.trainer.checkpoints import (
 )
 from tests.integration.trainer.test_stopping import wait_for
 from tests.integration.trainer.together import fork_server
+from tests.integration.trainer.trained import are_tensors_equal
 from trainer.checkpoint import layout, state
 from trainer.checkpoint import save as module
 from trainer.checkpoint.load import read
@@ -72,6 +72,35 @@ def store(tmp_path: Path) -> Directory:
     return Directory(tmp_path / "checkpoints")
 
 
+@pytest.fixture
+def lines() -> list[str]:
+    """The log lines of the savers of `new_saver`."""
+    return []
+
+
+NewSaver = Callable[..., Saver]
+
+
+@pytest.fixture
+def new_saver(group: dist.ProcessGroup, lines: list[str]) -> Iterator[NewSaver]:
+    """`new_saver(store, ...)`: a saver that logs to `lines`, and is closed after the test."""
+    savers: list[Saver] = []
+
+    def create(store: Directory, **more: Any) -> Saver:
+        savers.append(create_saver(store, group, log_line=lines.append, **more))
+        return savers[-1]
+
+    yield create
+    for saver in savers:
+        saver.close()
+
+
+@pytest.fixture
+def tensors() -> state.State:
+    """The tensors of a model after one step."""
+    return state.gather(*create_trained_model(1))
+
+
 def save_steps(
     store: Directory, group: dist.ProcessGroup, steps: Iterable[int], **more: object
 ) -> dict[str, torch.Tensor]:
@@ -91,12 +120,16 @@ def save_steps(
 
 @pytest.mark.parametrize("background", ["thread", "process"])
 def test_resumed_run_ends_bitwise_as_uninterrupted(
-    store: Directory, group: dist.ProcessGroup, tcp_store: dist.TCPStore, background: str
+    store: Directory,
+    group: dist.ProcessGroup,
+    tcp_store: dist.TCPStore,
+    background: str,
+    new_saver: NewSaver,
+    lines: list[str],
 ) -> None:
     model, optimizer = create_trained_model(5)
-    lines: list[str] = []
     address = ("127.0.0.1", tcp_store.port) if background == "process" else None
-    saver = create_saver(store, group, store_address=address, log_line=lines.append)
+    saver = new_saver(store, store_address=address)
     saver.allocate(state.gather(model, optimizer))
     assert saver.finish()
     expected = copy_tensors(model, optimizer)
@@ -116,15 +149,14 @@ def test_resumed_run_ends_bitwise_as_uninterrupted(
     assert [line.split(" seconds=")[0] for line in lines] == ["checkpoint=saved step=5"]
 
 
-def test_stager_allocates_its_memory_once(store: Directory, group: dist.ProcessGroup) -> None:
+def test_stager_allocates_its_memory_once(store: Directory, new_saver: NewSaver) -> None:
     model, optimizer = create_trained_model(1)
-    saver = create_saver(store, group)
+    saver = new_saver(store)
     first = saver._stage(state.gather(model, optimizer)).result()
     train(model, optimizer, 2, 2)
     second = saver._stage(state.gather(model, optimizer)).result()
     assert [each.data_ptr() for each in first.values()] == [each.data_ptr() for each in second.values()]
     assert are_tensors_equal(second, state.gather(model, optimizer))
-    saver.close()
 
 
 def test_checkpoint_has_plain_names_and_tied_weights_once() -> None:
@@ -157,12 +189,17 @@ class Unused(nn.Module):
 @pytest.mark.parametrize("saves_all", [True, False], ids=["this version", "earlier version"])
 @pytest.mark.parametrize("steps", [0, 3])
 def test_parameter_without_gradient_resumes_bitwise(
-    store: Directory, group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch, saves_all: bool, steps: int
+    store: Directory,
+    group: dist.ProcessGroup,
+    monkeypatch: pytest.MonkeyPatch,
+    saves_all: bool,
+    steps: int,
+    new_saver: NewSaver,
 ) -> None:
     model = Unused()
     optimizer = create_optimizer(model)
     train(model, optimizer, 1, steps)
-    saver = create_saver(store, group)
+    saver = new_saver(store)
     with monkeypatch.context() as patch:
         if not saves_all:
             patch.setattr(state, "_initialize", lambda _optimizer: None)
@@ -217,28 +254,12 @@ def flip(file: Path, place: int) -> None:
     file.write_bytes(body)
 
 
-def swap(file: Path, was: bytes, becomes: bytes) -> None:
-    body = file.read_bytes()
-    assert body.count(was) == 1
-    file.write_bytes(body.replace(was, becomes))
-
-
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (lambda at: os.truncate(data_file(at), 100), "has 100 bytes, expected"),
-    "zero length": (lambda at: os.truncate(data_file(at), 0), "has 0 bytes, expected"),
     "flipped": (lambda at: flip(data_file(at), data_file(at).stat().st_size // 2), "has SHA-256"),
     "missing": (lambda at: data_file(at).unlink(), "is missing"),
     "metadata flipped": (lambda at: flip(at / ".metadata", 50), ".metadata has SHA-256"),
-    "manifest empty": (lambda at: os.truncate(at / "manifest.json", 0), "is not JSON"),
     "manifest torn": (lambda at: os.truncate(at / "manifest.json", 200), "is not JSON"),
-    "position flipped": (
-        lambda at: swap(at / "manifest.json", b'"position": 96', b'"position": 97'),
-        "manifest.json has SHA-256",
-    ),
-    "digest of the data flipped": (
-        lambda at: swap(at / "manifest.json", b'"data_digest": "d', b'"data_digest": "c'),
-        "manifest.json has SHA-256",
-    ),
     "of another step": (lambda at: at.rename(at.with_name("step-000000099")), "is of step 6"),
 }
 
@@ -401,23 +422,24 @@ class Undeletable(Directory):
 
 
 def test_failed_deletion_is_reported_and_others_continue(
-    tmp_path: Path, group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    new_saver: NewSaver,
+    lines: list[str],
+    tensors: state.State,
 ) -> None:
     store = Undeletable(tmp_path)
     for step in (2, 3):
         store.put(f"{layout.name(step)}/0-0.distcp", b"remains")
-    model, optimizer = create_trained_model(1)
-    lines: list[str] = []
-    saver = create_saver(store, group, keep=1, log_line=lines.append)
-    saver.save(state.gather(model, optimizer), 4, 0)
+    saver = new_saver(store, keep=1)
+    saver.save(tensors, 4, 0)
     assert saver.finish()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["step-000000002", "step-000000004"]
     assert lines[1:] == ["checkpoint=kept step=2 reason=cannot delete: 503"]
     monkeypatch.setattr(Undeletable, "works", True)
-    saver.save(state.gather(model, optimizer), 5, 0)
+    saver.save(tensors, 5, 0)
     assert saver.finish()
     assert [each.name for each in tmp_path.iterdir()] == ["step-000000005"]
-    saver.close()
 
 
 def test_step_with_partial_files_is_written_again(store: Directory, group: dist.ProcessGroup) -> None:
@@ -455,54 +477,54 @@ def record_of(saver: Saver) -> list[tuple[str, str]]:
     return records
 
 
-def test_save_during_another_save_is_skipped_and_counted(tmp_path: Path, group: dist.ProcessGroup) -> None:
+def test_save_during_another_save_is_skipped_and_counted(
+    tmp_path: Path, new_saver: NewSaver, lines: list[str], tensors: state.State
+) -> None:
     store = Gate(tmp_path)
-    model, optimizer = create_trained_model(1)
-    lines: list[str] = []
-    saver = create_saver(store, group, log_line=lines.append)
+    saver = new_saver(store)
     records = record_of(saver)
-    saver.save(state.gather(model, optimizer), 1, 16)
-    saver.save(state.gather(model, optimizer), 2, 32)
+    saver.save(tensors, 1, 16)
+    saver.save(tensors, 2, 32)
     assert saver.counts.skipped == 1
     assert lines == ["checkpoint=skipped step=2 reason=the save of step 1 is not done"]
     assert not saver.finish(timeout=0.1)
     store.open.set()  # type: ignore[attr-defined]
     assert saver.finish()
     assert layout.finished(store.list()) == [1]
-    saver.save(state.gather(model, optimizer), 1, 16)  # exists already
+    saver.save(tensors, 1, 16)  # exists already
     assert saver.finish()
     assert saver.counts.saved == 1
     assert records == [("step-000000002", "skipped"), ("step-000000001", "saved")], "one for each save"
-    saver.close()
 
 
 def test_save_during_the_start_of_the_process_is_skipped(
-    store: Directory, group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+    store: Directory,
+    monkeypatch: pytest.MonkeyPatch,
+    new_saver: NewSaver,
+    lines: list[str],
+    tensors: state.State,
 ) -> None:
-    model, optimizer = create_trained_model(1)
-    lines: list[str] = []
-    saver = create_saver(store, group, store_address=("127.0.0.1", 1), log_line=lines.append)
+    saver = new_saver(store, store_address=("127.0.0.1", 1))
     started = threading.Event()
     monkeypatch.setattr(saver._process, "start", lambda: started.wait(60))
-    saver.allocate(state.gather(model, optimizer))
-    saver.save(state.gather(model, optimizer), 1, 16)
+    saver.allocate(tensors)
+    saver.save(tensors, 1, 16)
     assert lines == ["checkpoint=skipped step=1 reason=the start of the background process is not done"]
     started.set()
     assert saver.finish()
-    saver.close()
 
 
-def test_save_that_hangs_raises_one_alarm(tmp_path: Path, group: dist.ProcessGroup) -> None:
+def test_save_that_hangs_raises_one_alarm(
+    tmp_path: Path, new_saver: NewSaver, lines: list[str], tensors: state.State
+) -> None:
     store = Gate(tmp_path)
-    model, optimizer = create_trained_model(1)
-    lines: list[str] = []
     now = [0.0]
-    saver = create_saver(store, group, found=create_found(0), log_line=lines.append)
+    saver = new_saver(store, found=create_found(0))
     saver.clock = lambda: now[0]
-    saver.save(state.gather(model, optimizer), 1, 16)
+    saver.save(tensors, 1, 16)
     for step, seconds in ((2, 600.0), (3, 601.0), (4, 900.0)):
         now[0] = seconds
-        saver.save(state.gather(model, optimizer), step, step * 16)
+        saver.save(tensors, step, step * 16)
     assert lines == [
         "checkpoint=skipped step=2 reason=the save of step 1 is not done",
         "alarm=checkpoint step=3 last_good_step=0 reason=the save of step 1 is not done after 601 s",
@@ -514,14 +536,13 @@ def test_save_that_hangs_raises_one_alarm(tmp_path: Path, group: dist.ProcessGro
     assert saver.finish()
     assert not saver.is_busy
     store.open.clear()  # type: ignore[attr-defined]
-    saver.save(state.gather(model, optimizer), 5, 80)
+    saver.save(tensors, 5, 80)
     now[0] = 1600.0
-    saver.save(state.gather(model, optimizer), 6, 96)
+    saver.save(tensors, 6, 96)
     # Each save that hangs has its own alarm.
     assert lines[-1].endswith("reason=the save of step 5 is not done after 700 s")
     store.open.set()  # type: ignore[attr-defined]
     assert saver.finish()
-    saver.close()
 
 
 class Full(Directory):
@@ -535,13 +556,14 @@ class Full(Directory):
         super().put(path, body)
 
 
-def test_failed_save_raises_an_alarm_and_keeps_the_old_one(tmp_path: Path, group: dist.ProcessGroup) -> None:
+def test_failed_save_raises_an_alarm_and_keeps_the_old_one(
+    tmp_path: Path, group: dist.ProcessGroup, new_saver: NewSaver, lines: list[str]
+) -> None:
     save_steps(Directory(tmp_path), group, [1])
     before = Directory(tmp_path).list()
     model, optimizer = create_trained_model(2)
-    lines: list[str] = []
     now = itertools.count(1e9, 10.0)
-    saver = create_saver(Full(tmp_path), group, found=create_found(1), log_line=lines.append)
+    saver = new_saver(Full(tmp_path), found=create_found(1))
     saver.clock = lambda: next(now)
     records = record_of(saver)
     saver.save(state.gather(model, optimizer), 2, 32)
@@ -564,7 +586,6 @@ def test_failed_save_raises_an_alarm_and_keeps_the_old_one(tmp_path: Path, group
         ("checkpoint", "a checkpoint failed. See the log"),
         (step, "saved"),
     ]
-    saver.close()
 
 
 def no_room(_state: object) -> object:
@@ -573,115 +594,110 @@ def no_room(_state: object) -> object:
 
 
 def test_copy_without_memory_is_a_failed_save(
-    store: Directory, group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+    store: Directory,
+    monkeypatch: pytest.MonkeyPatch,
+    new_saver: NewSaver,
+    lines: list[str],
+    tensors: state.State,
 ) -> None:
-    model, optimizer = create_trained_model(1)
-    lines: list[str] = []
-    saver = create_saver(store, group, log_line=lines.append)
-
+    saver = new_saver(store)
     monkeypatch.setattr(saver._stager, "stage", no_room)
-    saver.save(state.gather(model, optimizer), 1, 16)
+    saver.save(tensors, 1, 16)
     assert not saver.finish()
     assert lines[0].endswith("reason=process 0: MemoryError: no room for a copy")
-    saver.close()
 
 
 def test_allocate_without_memory_raises_an_alarm(
-    store: Directory, group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+    store: Directory,
+    monkeypatch: pytest.MonkeyPatch,
+    new_saver: NewSaver,
+    lines: list[str],
+    tensors: state.State,
 ) -> None:
-    model, optimizer = create_trained_model(1)
-    lines: list[str] = []
-    saver = create_saver(store, group, log_line=lines.append)
-
+    saver = new_saver(store)
     with monkeypatch.context() as patched:
         patched.setattr(saver._stager, "stage", no_room)
-        saver.allocate(state.gather(model, optimizer))
+        saver.allocate(tensors)
     assert saver.counts.failed == 1
     assert lines == [
         "alarm=checkpoint failures=1 last_good_step=none "
         "reason=no memory for copies: process 0: MemoryError: no room for a copy"
     ]
-    saver.save(state.gather(model, optimizer), 1, 16)
+    saver.save(tensors, 1, 16)
     assert saver.finish()
-    saver.close()
 
 
 def test_background_process_start_failure_raises_an_alarm(
-    store: Directory, group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+    store: Directory,
+    monkeypatch: pytest.MonkeyPatch,
+    new_saver: NewSaver,
+    lines: list[str],
+    tensors: state.State,
 ) -> None:
-    model, optimizer = create_trained_model(1)
-    lines: list[str] = []
-    saver = create_saver(store, group, store_address=("127.0.0.1", 1), log_line=lines.append)
+    saver = new_saver(store, store_address=("127.0.0.1", 1))
 
     def fail() -> None:
         raise SaveFailed("no process for you")
 
     monkeypatch.setattr(saver._process, "start", fail)
-    saver.allocate(state.gather(model, optimizer))
+    saver.allocate(tensors)
     saver.finish()
     assert lines == ["alarm=checkpoint failures=1 last_good_step=none reason=no process for you"]
-    saver.close()
 
 
 def test_copies_beyond_shared_memory_are_written_by_threads(
-    store: Directory, group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+    store: Directory,
+    monkeypatch: pytest.MonkeyPatch,
+    new_saver: NewSaver,
+    lines: list[str],
+    tensors: state.State,
 ) -> None:
-    model, optimizer = create_trained_model(1)
-    tensors = state.gather(model, optimizer)
     needed = 8 * 4096 * len(tensors)  # each smaller than a page
     for free, by_process in ((needed, True), (needed - 1, False)):
         monkeypatch.setattr(module, "free_shared_memory", lambda free=free: free)
-        lines: list[str] = []
-        saver = create_saver(
-            store, group, store_address=("127.0.0.1", 1), local_size=8, log_line=lines.append
-        )
+        saver = new_saver(store, store_address=("127.0.0.1", 1), local_size=8)
         saver._check_shared(tensors)
         assert (saver._process is not None) == saver._stager._config.use_shared_memory == by_process
     saver.save(tensors, 1, 16)
     assert saver.finish()
     assert [line.split()[0] for line in lines] == ["checkpoint=threads", "checkpoint=saved"]
     assert lines[0].startswith("checkpoint=threads reason=/dev/shm has ")
-    saver.close()
 
 
 @pytest.mark.parametrize("noticed_by", ["save", "renewal"])
 def test_save_after_a_takeover_ends_the_run(
-    store: Directory, group: dist.ProcessGroup, noticed_by: str
+    store: Directory, noticed_by: str, new_saver: NewSaver, tensors: state.State
 ) -> None:
-    lines: list[str] = []
-    owner = Owner(store, "same", "r1", log_line=lines.append)
+    owner = Owner(store, "same", "r1")
     owner.claim()
-    model, optimizer = create_trained_model(1)
-    saver = create_saver(store, group, owner=owner, log_line=lines.append)
-    saver.save(state.gather(model, optimizer), 1, 16)
+    saver = new_saver(store, owner=owner)
+    saver.save(tensors, 1, 16)
     assert saver.finish()
     Owner(store, "same", "r2").claim()
     if noticed_by == "renewal":
         owner.renew()
     else:
-        saver.save(state.gather(model, optimizer), 2, 32)
+        saver.save(tensors, 2, 32)
         assert saver._thread is not None
         saver._thread.join()
     with pytest.raises(SharedError, match=r" was taken over by run r2 .*\. This run ends; stop ") as caught:
-        saver.save(state.gather(model, optimizer), 3, 48)
+        saver.save(tensors, 3, 48)
     assert caught.value.code == Exit.CONFIGURATION
     assert saver.counts.failed == (1 if noticed_by == "save" else 0)
     assert layout.finished(store.list()) == [1]
-    saver.close()
 
 
 def test_background_process_survives_a_workers_stop_signals(
-    store: Directory, group: dist.ProcessGroup, tcp_store: dist.TCPStore
+    store: Directory, tcp_store: dist.TCPStore, new_saver: NewSaver, tensors: state.State
 ) -> None:
-    model, optimizer = create_trained_model(1)
-    saver = create_saver(store, group, store_address=("127.0.0.1", tcp_store.port))
-    saver.allocate(state.gather(model, optimizer))
+    saver = new_saver(store, store_address=("127.0.0.1", tcp_store.port))
+    saver.allocate(tensors)
     assert saver.finish()
     assert saver._process is not None
     process = saver._process._process
     for number in (signal.SIGTERM, signal.SIGINT):
         os.kill(process.pid, number)
-    saver.save(state.gather(model, optimizer), 1, 16)
+    saver.save(tensors, 1, 16)
     assert saver.finish()
     saver.close()
     process.join(20)
@@ -716,42 +732,36 @@ def test_background_process_ends_with_killed_trainer(tmp_path: Path) -> None:
 
 
 def test_thread_replaces_a_lost_background_process(
-    store: Directory, group: dist.ProcessGroup, tcp_store: dist.TCPStore
+    store: Directory, tcp_store: dist.TCPStore, new_saver: NewSaver, lines: list[str], tensors: state.State
 ) -> None:
-    model, optimizer = create_trained_model(1)
-    lines: list[str] = []
-    saver = create_saver(store, group, store_address=("127.0.0.1", tcp_store.port), log_line=lines.append)
-    saver.allocate(state.gather(model, optimizer))
+    saver = new_saver(store, store_address=("127.0.0.1", tcp_store.port))
+    saver.allocate(tensors)
     assert saver.finish()
     assert saver._process is not None
     saver._process._process.kill()
     saver._process._process.join(20)
-    saver.save(state.gather(model, optimizer), 1, 16)
+    saver.save(tensors, 1, 16)
     assert saver.finish()
     assert lines[0] == "alarm=checkpoint reason=a background process is gone; threads write from now on"
-    saver.save(state.gather(model, optimizer), 2, 32)
+    saver.save(tensors, 2, 32)
     assert saver.finish()
     assert layout.finished(store.list()) == [2, 1]
-    saver.close()
 
 
 def test_background_process_killed_in_a_save_fails_the_save(
-    tmp_path: Path, group: dist.ProcessGroup, tcp_store: dist.TCPStore
+    tmp_path: Path, tcp_store: dist.TCPStore, new_saver: NewSaver, lines: list[str], tensors: state.State
 ) -> None:
-    model, optimizer = create_trained_model(1)
-    lines: list[str] = []
     store = Directory(tmp_path)
-    saver = create_saver(store, group, store_address=("127.0.0.1", tcp_store.port), log_line=lines.append)
-    saver.allocate(state.gather(model, optimizer))
+    saver = new_saver(store, store_address=("127.0.0.1", tcp_store.port))
+    saver.allocate(tensors)
     assert saver.finish()
     assert saver._process is not None
     process = saver._process._process
     os.kill(process.pid, signal.SIGSTOP)
-    saver.save(state.gather(model, optimizer), 1, 16)
+    saver.save(tensors, 1, 16)
     time.sleep(0.2)
     os.kill(process.pid, signal.SIGKILL)
     assert not saver.finish()
     assert lines[0].endswith("reason=the background process is gone (exit code -9)")
-    saver.save(state.gather(model, optimizer), 1, 16)
+    saver.save(tensors, 1, 16)
     assert saver.finish()
-    saver.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 import torch.distributed as dist
 
 from tests.integration.trainer.checkpoints import (
-    are_tensors_equal,
     copy_tensors,
     create_saver,
     create_trained_model,
@@ -19,7 +17,8 @@ from tests.integration.trainer.checkpoints import (
     network,
     resume,
 )
-from tests.integration.trainer.s3_proxy import KEYS, Fault, S3Proxy, serve_s3
+from tests.integration.trainer.s3_proxy import Fault, S3Proxy
+from tests.integration.trainer.trained import are_tensors_equal
 from trainer import stores as module
 from trainer.checkpoint import layout, state
 from trainer.contract import Exit, TrainerError
@@ -29,20 +28,12 @@ from trainer.stores import Bucket
 
 pytestmark = pytest.mark.trainer
 
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Any]:
-    with serve_s3("of-checkpoints") as client:
-        yield client
+BUCKET = "of-checkpoints"
 
 
-@pytest.fixture
-def proxy(s3: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
+@pytest.fixture(autouse=True)
+def limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ATTEMPTS", 2)
-    with S3Proxy(s3.meta.endpoint_url) as proxy:
-        for name, value in {**KEYS, "AWS_ENDPOINT_URL": proxy.url}.items():
-            monkeypatch.setenv(name, value)
-        yield proxy
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch.distributed as dist
 
 from components.documents import iam
 from tests.integration.trainer.checkpoints import create_saver, create_trained_model, load, network
-from tests.integration.trainer.s3_proxy import KEYS, Fault, S3Proxy, serve_s3
+from tests.integration.trainer.s3_proxy import Fault, S3Proxy
 from trainer import stores as module
 from trainer.checkpoint import state
 from trainer.checkpoint.owner import Owner
@@ -48,20 +47,10 @@ def documented_calls() -> dict[str, tuple[str, bool, bool]]:
     }
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Any]:
-    with serve_s3(BUCKET) as client:
-        yield client
-
-
-@pytest.fixture
-def proxy(s3: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
+@pytest.fixture(autouse=True)
+def limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ATTEMPTS", 1)
     monkeypatch.setattr(module, "PART_BYTES", 5 * 2**20)
-    with S3Proxy(s3.meta.endpoint_url) as proxy:
-        for name, value in {**KEYS, "AWS_ENDPOINT_URL": proxy.url}.items():
-            monkeypatch.setenv(name, value)
-        yield proxy
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.integration.trainer.checkpoints import (
-    are_tensors_equal,
     copy_tensors,
     create_optimizer,
     create_saver,
@@ -30,10 +29,10 @@ from tests.integration.trainer.checkpoints import (
 )
 from tests.integration.trainer.test_stopping import wait_for
 from tests.integration.trainer.together import fork_server, run_processes
+from tests.integration.trainer.trained import are_tensors_equal
 from trainer.checkpoint import layout, state, write
 from trainer.checkpoint.load import read
-from trainer.contract import Exit, TrainerError
-from trainer.distributed import from_first
+from trainer.contract import TrainerError
 from trainer.stores import Directory, StoreError
 
 pytestmark = pytest.mark.trainer
@@ -92,22 +91,37 @@ def read_and_compare(path: Path) -> bool:
     )
 
 
-def save_sharded(path: Path) -> bool:
-    own_group = group()
+def full_tensors(tensors: state.State) -> state.State:
+    return {
+        name: each.full_tensor() if isinstance(each, DTensor) else each.clone()
+        for name, each in tensors.items()
+    }
+
+
+def save_sharded(path: Path, background: str) -> tuple[list[bool], list[str]]:
+    """Save twice, with a step between, and train during each write; write the full tensors to a file."""
+    with (path / f"stderr-{dist.get_rank()}").open("wb") as errors:
+        os.dup2(errors.fileno(), 2)  # the background processes inherit it
     model = sharded()
     optimizer = create_optimizer(model)
-    train(model, optimizer, 1, 2)
-    saver = create_saver(Directory(path), own_group)
-    tensors = state.gather(model, optimizer)
-    assert isinstance(tensors["model.0.weight"], DTensor)
-    saver.save(tensors, 2, 32)
-    saver.staged()
-    whole = {
-        name: each.full_tensor() if isinstance(each, DTensor) else each for name, each in tensors.items()
-    }
-    torch.save({name: each.clone() for name, each in whole.items()}, path / f"whole-{dist.get_rank()}.pt")
-    train(model, optimizer, 3, 3)  # the copy must not change
-    return saver.finish()
+    lines: list[str] = []
+    store_address = ("127.0.0.1", int(os.environ["MASTER_PORT"])) if background == "process" else None
+    saver = create_saver(Directory(path), group(), store_address=store_address, log_line=lines.append)
+    done = []
+    for step in (1, 2):
+        train(model, optimizer, step, step)
+        tensors = state.gather(model, optimizer)
+        assert isinstance(tensors["model.0.weight"], DTensor)
+        if step == 1:
+            saver.allocate(tensors)
+        saver.finish()  # the process has started
+        saver.save(tensors, step, 16 * step)
+        saver.staged()
+        torch.save(full_tensors(tensors), path / f"whole-{dist.get_rank()}.pt")
+        train(model, optimizer, 3, 3)  # the copy must not change
+        done.append(saver.finish())
+    saver.close()
+    return done, lines
 
 
 def load_both(path: Path) -> list[dict[str, torch.Tensor]]:
@@ -119,19 +133,20 @@ def load_both(path: Path) -> list[dict[str, torch.Tensor]]:
         found = load(Directory(path), own_group, model)
         assert found is not None
         read(found, model, optimizer, own_group)
-        tensors = state.gather(model, optimizer).items()
-        loaded.append(
-            {name: each.full_tensor() if isinstance(each, DTensor) else each for name, each in tensors}
-        )
+        loaded.append(full_tensors(state.gather(model, optimizer)))
     return loaded
 
 
-def test_fsdp_and_plain_models_have_the_same_checkpoints(tmp_path: Path) -> None:
-    assert run_processes(2, save_sharded, tmp_path) == [True, True]
+@pytest.mark.parametrize("background", ["thread", "process"])
+def test_fsdp_and_plain_models_have_the_same_checkpoints(tmp_path: Path, background: str) -> None:
+    answers = run_processes(2, save_sharded, tmp_path, background)
+    assert [done for done, _ in answers] == [[True, True]] * 2
+    assert [line.split()[0] for line in answers[0][1]] == ["checkpoint=saved"] * 2
     expected = torch.load(tmp_path / "whole-0.pt", weights_only=True)
     for plain, shared in run_processes(3, load_both, tmp_path):
         assert are_tensors_equal(plain, expected)
         assert are_tensors_equal(shared, expected)
+    assert [(tmp_path / f"stderr-{rank}").read_text() for rank in range(2)] == ["", ""]
 
 
 class FullForRankOne(Directory):
@@ -330,28 +345,3 @@ def test_full_disk_keeps_the_old_checkpoint_and_alarms(tmp_path: Path, by: str) 
     finally:
         if by == "tmpfs":
             subprocess.run(["umount", str(tmp_path)], check=True)
-
-
-def run_in_first() -> tuple[str, str, int, int]:
-    """Return the result of work in the first process, and the error of work that fails there."""
-    own_group, done = group(), []
-
-    def name() -> str:
-        done.append(1)
-        return f"by process {dist.get_rank()}"
-
-    def fail() -> str:
-        done.append(1)
-        raise TrainerError(Exit.CONFIGURATION, f"process {dist.get_rank()} cannot")
-
-    result = from_first(name, own_group)
-    try:
-        from_first(fail, own_group)
-    except TrainerError as error:
-        return result, str(error), error.code, len(done)
-    raise AssertionError("the error reached no process")
-
-
-def test_from_first_gives_all_the_same_result_or_error() -> None:
-    outcome = ("by process 0", "process 0 cannot", Exit.CONFIGURATION)
-    assert run_processes(2, run_in_first) == [(*outcome, 2), (*outcome, 0)]

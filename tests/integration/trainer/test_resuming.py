@@ -12,15 +12,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
-from tests.integration.trainer.conftest import Ended, Node, Start
+from tests.integration.trainer.conftest import Node, Start
+from tests.integration.trainer.trained import (
+    KILLED,
+    SLOWED,
+    RunSeries,
+    are_tensors_equal,
+    read_until,
+    stopped_at,
+)
 from trainer.checkpoint import layout
-from trainer.contract import Exit
 from trainer.stores import Directory
 from trainer.workloads.images import MNIST_FILES
 
@@ -44,29 +50,21 @@ def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Runs:
-    """Successive attempts of one run in one folder."""
+class Runs(RunSeries):
+    """Successive attempts of one run in one folder, which note the samples of each step."""
 
     def __init__(self, start: Start, data: Path, folder: Path) -> None:
-        self._start, self._data, self.folder, self.notes = start, data, folder, folder / "notes"
-        self.notes.mkdir(parents=True, exist_ok=True)
+        words = ("--data", str(data), "--batch-size", str(BATCH), "--epochs", str(EPOCHS))
+        super().__init__(start, folder, *words, "--checkpoint-every", "5", patch=KILLED + SLOWED)
+        self.notes = folder / "notes"
+        self.notes.mkdir(exist_ok=True)
 
-    def train(self, processes: int, *more: str, restarts: int = 0, **environ: str) -> Node:
-        words = ("--data", str(self._data), "--device", "cpu", "--batch-size", str(BATCH), "--owner", "test")
-        words += ("--epochs", str(EPOCHS), "--checkpoint-uri", str(self.folder / "checkpoints"))
-        words += ("--model-uri", str(self.folder), "--checkpoint-every", "5", *more)
-        return self._start.gang(
-            str(self.notes),
-            *words,
-            module="tests.integration.trainer.recorded",
-            processes=processes,
-            restarts=restarts,
-            **environ,
-        )
+    def gang(self, *more: str, processes: int = 2, **options: Any) -> Node:
+        module = "tests.integration.trainer.recorded"
+        return super().gang(*more, processes=processes, module=module, **options)
 
-    def model(self) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = torch.load(self.folder / "run" / "model.pt", weights_only=True)
-        return found
+    def _all_words(self, more: tuple[str, ...]) -> tuple[str, ...]:
+        return (str(self.notes), *super()._all_words(more))
 
     def count_samples(self) -> list[Counter[int]]:
         """Return for each epoch how often the steps that made the model used each sample."""
@@ -100,45 +98,22 @@ def undisturbed(create_runs: CreateRuns) -> Undisturbed:
     @cache
     def run(processes: int) -> Runs:
         runs = create_runs(f"undisturbed{processes}")
-        ended = runs.train(processes).end()
-        assert ended.code == 0, ended.output
+        runs.end(processes=processes)
         return runs
 
     return run
 
 
-def are_tensors_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
 # The agent signals one process after another: another process may report the stop to rank 0 before its signal.
-STOPPED = "result=stopped reason=(?:SIGTERM|a signal to another process)"
-
-
-def stopped_at(ended: Ended) -> int:
-    found = re.search(rf"^{STOPPED} steps=(\d+) position=\d+ checkpoint=(\d+)$", ended.output, re.M)
-    assert found, ended.output
-    assert found[1] == found[2]
-    return int(found[1])
-
-
-def stop_after(node: Node, step: int) -> Ended:
-    """Read the log up to a step's line, then send SIGTERM to the agent."""
-    assert node.process.stdout is not None
-    lines = []
-    for line in node.process.stdout:
-        lines.append(line)
-        if line.startswith(f"step={step} "):
-            break
-    node.process.send_signal(signal.SIGTERM)
-    ended = node.end()
-    return Ended(ended.code, "".join(lines) + ended.output)
+SIGTERM = "(?:SIGTERM|a signal to another process)"
 
 
 def train_and_stop(runs: Runs, processes: int, step: int) -> int:
     """Train and stop after this step but before the end; return the step of the stop."""
-    node = runs.train(processes, "--log-every", "1", SLOW_STEP=str(step))
-    return stopped_at(stop_after(node, step))
+    node = runs.gang("--log-every", "1", processes=processes, SLOW_STEP=str(step))
+    read_until(node, f"step={step} ")
+    node.process.send_signal(signal.SIGTERM)
+    return stopped_at(node.end(), SIGTERM)
 
 
 def test_undisturbed_run_uses_every_sample_once_per_epoch(undisturbed: Undisturbed) -> None:
@@ -151,8 +126,7 @@ def test_killed_process_does_not_change_the_model(
     undisturbed: Undisturbed, create_runs: CreateRuns, processes: int, step: int, rank: int
 ) -> None:
     runs = create_runs("killed")
-    ended = runs.train(processes, restarts=1, KILL_STEP=str(step), KILL_RANK=str(rank)).end()
-    assert ended.code == 0, ended.output
+    ended = runs.end(processes=processes, restarts=1, KILL=f"{step} {rank}")
     assert ended.output.count(f"rank=0 world_size={processes}") == 2, "the gang must restart the workers"
     assert are_tensors_equal(runs.model(), undisturbed(processes).model())
     assert runs.count_samples() == undisturbed(processes).count_samples()
@@ -186,15 +160,14 @@ def test_stopped_run_that_resumes_ends_as_undisturbed(
 ) -> None:
     runs, step = stopped_run.copy(), stopped_run.step
     assert 13 <= step < STEPS
-    ended = runs.train(2).end()
-    assert ended.code == 0, ended.output
+    ended = runs.end()
     assert f"step={step}/{STEPS}" in ended.output, "no step was lost"
     assert are_tensors_equal(runs.model(), undisturbed(2).model())
 
 
 def test_stop_with_a_failed_save_names_the_last_checkpoint(create_runs: CreateRuns) -> None:
     runs = create_runs("unsaved")
-    node = runs.train(1, "--log-every", "1", "--epochs", "10000")
+    node = runs.gang("--log-every", "1", "--epochs", "10000", processes=1)
     assert node.process.stdout is not None
     for line in node.process.stdout:
         # A save is skipped during the save before: the first one may be of a later step.
@@ -218,38 +191,18 @@ def test_two_three_and_one_process_use_every_sample_once(stopped_run: StoppedRun
     runs = stopped_run.copy()
     step = train_and_stop(runs, 3, 21)
     assert stopped_run.step < step < STEPS
-    ended = runs.train(1).end()
-    assert ended.code == 0, ended.output
+    runs.end(processes=1)
     assert runs.count_samples() == [Counter(range(SAMPLES))] * EPOCHS
 
 
 def test_resume_with_another_batch_size_keeps_the_epochs(stopped_run: StoppedRun) -> None:
     runs = stopped_run.copy()
-    ended = runs.train(2, "--batch-size", "96").end()
-    assert ended.code == 0, ended.output
+    runs.end("--batch-size", "96")
     assert runs.count_samples() == [Counter(range(SAMPLES))] * EPOCHS
 
 
 def test_resume_with_another_seed_is_refused(undisturbed: Undisturbed) -> None:
-    ended = undisturbed(2).train(1, "--seed", "1").end()
+    ended = undisturbed(2).gang("--seed", "1", processes=1).end()
     assert ended.code != 0
     assert f"error: seed: the checkpoint of step {STEPS} has seed 0, this run has 1;" in ended.output
     assert "[rank" not in ended.output, "torch prefixes each line of a process's stack trace with it"
-
-
-REFUSES = """
-import os
-if os.environ["RANK"] == "1":
-    import trainer.parallel as p
-    from trainer.contract import Exit, TrainerError
-    def refuse(*_):
-        raise TrainerError(Exit.NO_CUDA, "device: of this process alone")
-    p.set_precision = refuse
-"""
-
-
-def test_process_that_fails_alone_logs_why_and_the_others_who(start: Start) -> None:
-    ended = start.gang("--device", "cpu", processes=2, patch=REFUSES).end()
-    assert ended.code == Exit.NO_CUDA, ended.output
-    assert ended.output.count("error: device: of this process alone") == 1
-    assert "error: process 1 failed. See its log" in ended.output

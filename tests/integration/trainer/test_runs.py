@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,13 @@ import pytest
 import torch
 
 from tests.integration.trainer.conftest import Ended, Start
-from tests.integration.trainer.s3_proxy import KEYS, serve_s3
+from tests.integration.trainer.s3_proxy import KEYS
 from tests.integration.trainer.trained import are_tensors_equal
 from trainer.workloads import load
 
 pytestmark = pytest.mark.trainer
 
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Any]:
-    with serve_s3("models") as client:
-        yield client
+BUCKET = "models"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,17 +39,17 @@ class RunSeries:
         words = self._all_words(more)
         return self._start.fork(*words, entry=entry, has_own_group=has_own_group, **paths, **environ)
 
-    def gang(self, *more: str, processes: int = 2, **environ: str) -> Node:
-        """Start an attempt without torchrun."""
-        return self._start.gang(*self._all_words(more), processes=processes, patch=self._patch, **environ)
+    def gang(self, *more: str, processes: int = 2, **options: Any) -> Node:
+        """Start an attempt without torchrun. `options` are those of `Start.gang`."""
+        return self._start.gang(*self._all_words(more), processes=processes, patch=self._patch, **options)
 
     def _all_words(self, more: tuple[str, ...]) -> tuple[str, ...]:
         places = ("--checkpoint-uri", str(self.folder / "checkpoints"), "--model-uri", str(self.folder))
         return ("--device", "cpu", "--owner", "test", *places, *self._words, *more)
 
-    def end(self, *more: str, processes: int = 2, **environ: str) -> Ended:
+    def end(self, *more: str, processes: int = 2, **options: Any) -> Ended:
         """Run an attempt without torchrun to its end."""
-        ended = self.gang(*more, processes=processes, **environ).end()
+        ended = self.gang(*more, processes=processes, **options).end()
         assert ended.code == 0, ended.output
         return ended
 
@@ -110,9 +111,9 @@ SLOWED = """
 import os
 import time
 from trainer.trainer import Trainer
-learn = Trainer._train_step
+unslowed = Trainer._train_step
 def slowed(self, *arguments):
-    found = learn(self, *arguments)
+    found = unslowed(self, *arguments)
     if "SLOW_STEP" in os.environ and self.step >= int(os.environ["SLOW_STEP"]):
         time.sleep(0.5)
     return found
