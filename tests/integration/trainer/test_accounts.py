@@ -6,14 +6,12 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from tests.integration.trainer.test_steps import create_trainer
 from trainer.checkpoint import checkpointer as module
@@ -27,7 +25,7 @@ from trainer.metrics.throughput import Goodput
 from trainer.reporter import Reporter
 from trainer.trainer import EvaluationResult, Trainer
 
-pytestmark = pytest.mark.trainer
+pytestmark = [pytest.mark.trainer, pytest.mark.usefixtures("group")]
 
 STEPS, SAVES = 20, 4
 # The seconds that the tests add to each operation.
@@ -57,13 +55,6 @@ class RecordingSink:
 
     def close(self) -> None:
         """Do nothing."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def process_group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def test_run_time_counts_each_second_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,40 +72,35 @@ def store(tmp_path: Path) -> Directory:
     return Directory(tmp_path / "checkpoints")
 
 
-@pytest.fixture
-def lines() -> list[str]:
-    """The log lines of the savers of `new_saver`."""
-    return []
+class Savers:
+    """Create savers. `lines` is their log, `tensors` are those of a model after one step."""
 
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group, self._savers = group, list[Saver]()
+        self.lines: list[str] = []
+        self.tensors = state.gather(*create_trained_model(1))
 
-NewSaver = Callable[..., Saver]
+    def new(self, store: Directory, **more: Any) -> Saver:
+        self._savers.append(create_saver(store, self._group, log_line=self.lines.append, **more))
+        return self._savers[-1]
 
-
-@pytest.fixture
-def new_saver(group: dist.ProcessGroup, lines: list[str]) -> Iterator[NewSaver]:
-    """`new_saver(store, ...)`: a saver that logs to `lines`, and is closed after the test."""
-    savers: list[Saver] = []
-
-    def create(store: Directory, **more: Any) -> Saver:
-        savers.append(create_saver(store, group, log_line=lines.append, **more))
-        return savers[-1]
-
-    yield create
-    for saver in savers:
-        saver.close()
+    def close(self) -> None:
+        for saver in self._savers:
+            saver.close()
 
 
 @pytest.fixture
-def tensors() -> state.State:
-    """The tensors of a model after one step."""
-    return state.gather(*create_trained_model(1))
+def savers(group: dist.ProcessGroup) -> Iterator[Savers]:
+    found = Savers(group)
+    yield found
+    found.close()
 
 
 def save_steps(
     store: Directory, group: dist.ProcessGroup, steps: Iterable[int], **more: object
 ) -> dict[str, torch.Tensor]:
     """Save checkpoints of these steps; return the last one's tensors."""
-    model, optimizer = network(), create_optimizer(network())
+    model = network()
     optimizer = create_optimizer(model)
     saver = create_saver(store, group, log_line=lambda _line: None, **more)
     done = 0
@@ -120,16 +115,11 @@ def save_steps(
 
 @pytest.mark.parametrize("background", ["thread", "process"])
 def test_resumed_run_ends_bitwise_as_uninterrupted(
-    store: Directory,
-    group: dist.ProcessGroup,
-    tcp_store: dist.TCPStore,
-    background: str,
-    new_saver: NewSaver,
-    lines: list[str],
+    store: Directory, group: dist.ProcessGroup, tcp_store: dist.TCPStore, background: str, savers: Savers
 ) -> None:
     model, optimizer = create_trained_model(5)
     address = ("127.0.0.1", tcp_store.port) if background == "process" else None
-    saver = new_saver(store, store_address=address)
+    saver = savers.new(store, store_address=address)
     saver.allocate(state.gather(model, optimizer))
     assert saver.finish()
     expected = copy_tensors(model, optimizer)
@@ -146,12 +136,12 @@ def test_resumed_run_ends_bitwise_as_uninterrupted(
     assert are_tensors_equal(copy_tensors(other, its_optimizer), expected)
     train(other, its_optimizer, 6, 9)
     assert are_tensors_equal(copy_tensors(other, its_optimizer), copy_tensors(model, optimizer))
-    assert [line.split(" seconds=")[0] for line in lines] == ["checkpoint=saved step=5"]
+    assert [line.split(" seconds=")[0] for line in savers.lines] == ["checkpoint=saved step=5"]
 
 
-def test_stager_allocates_its_memory_once(store: Directory, new_saver: NewSaver) -> None:
+def test_stager_allocates_its_memory_once(store: Directory, savers: Savers) -> None:
     model, optimizer = create_trained_model(1)
-    saver = new_saver(store)
+    saver = savers.new(store)
     first = saver._stage(state.gather(model, optimizer)).result()
     train(model, optimizer, 2, 2)
     second = saver._stage(state.gather(model, optimizer)).result()
@@ -194,12 +184,12 @@ def test_parameter_without_gradient_resumes_bitwise(
     monkeypatch: pytest.MonkeyPatch,
     saves_all: bool,
     steps: int,
-    new_saver: NewSaver,
+    savers: Savers,
 ) -> None:
     model = Unused()
     optimizer = create_optimizer(model)
     train(model, optimizer, 1, steps)
-    saver = new_saver(store)
+    saver = savers.new(store)
     with monkeypatch.context() as patch:
         if not saves_all:
             patch.setattr(state, "_initialize", lambda _optimizer: None)
@@ -422,22 +412,18 @@ class Undeletable(Directory):
 
 
 def test_failed_deletion_is_reported_and_others_continue(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    new_saver: NewSaver,
-    lines: list[str],
-    tensors: state.State,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, savers: Savers
 ) -> None:
     store = Undeletable(tmp_path)
     for step in (2, 3):
         store.put(f"{layout.name(step)}/0-0.distcp", b"remains")
-    saver = new_saver(store, keep=1)
-    saver.save(tensors, 4, 0)
+    saver = savers.new(store, keep=1)
+    saver.save(savers.tensors, 4, 0)
     assert saver.finish()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["step-000000002", "step-000000004"]
-    assert lines[1:] == ["checkpoint=kept step=2 reason=cannot delete: 503"]
+    assert savers.lines[1:] == ["checkpoint=kept step=2 reason=cannot delete: 503"]
     monkeypatch.setattr(Undeletable, "works", True)
-    saver.save(tensors, 5, 0)
+    saver.save(savers.tensors, 5, 0)
     assert saver.finish()
     assert [each.name for each in tmp_path.iterdir()] == ["step-000000005"]
 
@@ -477,55 +463,49 @@ def record_of(saver: Saver) -> list[tuple[str, str]]:
     return records
 
 
-def test_save_during_another_save_is_skipped_and_counted(
-    tmp_path: Path, new_saver: NewSaver, lines: list[str], tensors: state.State
-) -> None:
+def test_save_during_another_save_is_skipped_and_counted(tmp_path: Path, savers: Savers) -> None:
     store = Gate(tmp_path)
-    saver = new_saver(store)
+    saver = savers.new(store)
     records = record_of(saver)
-    saver.save(tensors, 1, 16)
-    saver.save(tensors, 2, 32)
+    saver.save(savers.tensors, 1, 16)
+    saver.save(savers.tensors, 2, 32)
     assert saver.counts.skipped == 1
-    assert lines == ["checkpoint=skipped step=2 reason=the save of step 1 is not done"]
+    assert savers.lines == ["checkpoint=skipped step=2 reason=the save of step 1 is not done"]
     assert not saver.finish(timeout=0.1)
     store.open.set()  # type: ignore[attr-defined]
     assert saver.finish()
     assert layout.finished(store.list()) == [1]
-    saver.save(tensors, 1, 16)  # exists already
+    saver.save(savers.tensors, 1, 16)  # exists already
     assert saver.finish()
     assert saver.counts.saved == 1
     assert records == [("step-000000002", "skipped"), ("step-000000001", "saved")], "one for each save"
 
 
 def test_save_during_the_start_of_the_process_is_skipped(
-    store: Directory,
-    monkeypatch: pytest.MonkeyPatch,
-    new_saver: NewSaver,
-    lines: list[str],
-    tensors: state.State,
+    store: Directory, monkeypatch: pytest.MonkeyPatch, savers: Savers
 ) -> None:
-    saver = new_saver(store, store_address=("127.0.0.1", 1))
+    saver = savers.new(store, store_address=("127.0.0.1", 1))
     started = threading.Event()
     monkeypatch.setattr(saver._process, "start", lambda: started.wait(60))
-    saver.allocate(tensors)
-    saver.save(tensors, 1, 16)
-    assert lines == ["checkpoint=skipped step=1 reason=the start of the background process is not done"]
+    saver.allocate(savers.tensors)
+    saver.save(savers.tensors, 1, 16)
+    assert savers.lines == [
+        "checkpoint=skipped step=1 reason=the start of the background process is not done"
+    ]
     started.set()
     assert saver.finish()
 
 
-def test_save_that_hangs_raises_one_alarm(
-    tmp_path: Path, new_saver: NewSaver, lines: list[str], tensors: state.State
-) -> None:
+def test_save_that_hangs_raises_one_alarm(tmp_path: Path, savers: Savers) -> None:
     store = Gate(tmp_path)
     now = [0.0]
-    saver = new_saver(store, found=create_found(0))
+    saver = savers.new(store, found=create_found(0))
     saver.clock = lambda: now[0]
-    saver.save(tensors, 1, 16)
+    saver.save(savers.tensors, 1, 16)
     for step, seconds in ((2, 600.0), (3, 601.0), (4, 900.0)):
         now[0] = seconds
-        saver.save(tensors, step, step * 16)
-    assert lines == [
+        saver.save(savers.tensors, step, step * 16)
+    assert savers.lines == [
         "checkpoint=skipped step=2 reason=the save of step 1 is not done",
         "alarm=checkpoint step=3 last_good_step=0 reason=the save of step 1 is not done after 601 s",
     ]
@@ -536,11 +516,11 @@ def test_save_that_hangs_raises_one_alarm(
     assert saver.finish()
     assert not saver.is_busy
     store.open.clear()  # type: ignore[attr-defined]
-    saver.save(tensors, 5, 80)
+    saver.save(savers.tensors, 5, 80)
     now[0] = 1600.0
-    saver.save(tensors, 6, 96)
+    saver.save(savers.tensors, 6, 96)
     # Each save that hangs has its own alarm.
-    assert lines[-1].endswith("reason=the save of step 5 is not done after 700 s")
+    assert savers.lines[-1].endswith("reason=the save of step 5 is not done after 700 s")
     store.open.set()  # type: ignore[attr-defined]
     assert saver.finish()
 
@@ -557,27 +537,26 @@ class Full(Directory):
 
 
 def test_failed_save_raises_an_alarm_and_keeps_the_old_one(
-    tmp_path: Path, group: dist.ProcessGroup, new_saver: NewSaver, lines: list[str]
+    tmp_path: Path, group: dist.ProcessGroup, savers: Savers
 ) -> None:
     save_steps(Directory(tmp_path), group, [1])
     before = Directory(tmp_path).list()
-    model, optimizer = create_trained_model(2)
     now = itertools.count(1e9, 10.0)
-    saver = new_saver(Full(tmp_path), found=create_found(1))
+    saver = savers.new(Full(tmp_path), found=create_found(1))
     saver.clock = lambda: next(now)
     records = record_of(saver)
-    saver.save(state.gather(model, optimizer), 2, 32)
+    saver.save(savers.tensors, 2, 32)
     assert not saver.finish()
     assert (saver.counts.failed, saver.counts.last_good_step) == (1, 1)
-    age = lines[0].partition("last_good_age=")[2].partition("s ")[0]
-    assert lines == [
+    age = savers.lines[0].partition("last_good_age=")[2].partition("s ")[0]
+    assert savers.lines == [
         f"alarm=checkpoint step=2 failures=1 last_good_step=1 last_good_age={age}s "
         "reason=process 0: cannot save step-000000002/manifest.json: No space left on device"
     ]
     assert int(age) > 0
     assert Directory(tmp_path).list() == before  # no files of the failed save remain
     Full.rooms = 1
-    saver.save(state.gather(model, optimizer), 2, 32)
+    saver.save(savers.tensors, 2, 32)
     assert saver.finish()
     assert layout.finished(Directory(tmp_path).list()) == [2, 1]
     step = "step-000000002"
@@ -594,110 +573,92 @@ def no_room(_state: object) -> object:
 
 
 def test_copy_without_memory_is_a_failed_save(
-    store: Directory,
-    monkeypatch: pytest.MonkeyPatch,
-    new_saver: NewSaver,
-    lines: list[str],
-    tensors: state.State,
+    store: Directory, monkeypatch: pytest.MonkeyPatch, savers: Savers
 ) -> None:
-    saver = new_saver(store)
+    saver = savers.new(store)
     monkeypatch.setattr(saver._stager, "stage", no_room)
-    saver.save(tensors, 1, 16)
+    saver.save(savers.tensors, 1, 16)
     assert not saver.finish()
-    assert lines[0].endswith("reason=process 0: MemoryError: no room for a copy")
+    assert savers.lines[0].endswith("reason=process 0: MemoryError: no room for a copy")
 
 
 def test_allocate_without_memory_raises_an_alarm(
-    store: Directory,
-    monkeypatch: pytest.MonkeyPatch,
-    new_saver: NewSaver,
-    lines: list[str],
-    tensors: state.State,
+    store: Directory, monkeypatch: pytest.MonkeyPatch, savers: Savers
 ) -> None:
-    saver = new_saver(store)
+    saver = savers.new(store)
     with monkeypatch.context() as patched:
         patched.setattr(saver._stager, "stage", no_room)
-        saver.allocate(tensors)
+        saver.allocate(savers.tensors)
     assert saver.counts.failed == 1
-    assert lines == [
+    assert savers.lines == [
         "alarm=checkpoint failures=1 last_good_step=none "
         "reason=no memory for copies: process 0: MemoryError: no room for a copy"
     ]
-    saver.save(tensors, 1, 16)
+    saver.save(savers.tensors, 1, 16)
     assert saver.finish()
 
 
 def test_background_process_start_failure_raises_an_alarm(
-    store: Directory,
-    monkeypatch: pytest.MonkeyPatch,
-    new_saver: NewSaver,
-    lines: list[str],
-    tensors: state.State,
+    store: Directory, monkeypatch: pytest.MonkeyPatch, savers: Savers
 ) -> None:
-    saver = new_saver(store, store_address=("127.0.0.1", 1))
+    saver = savers.new(store, store_address=("127.0.0.1", 1))
 
     def fail() -> None:
         raise SaveFailed("no process for you")
 
     monkeypatch.setattr(saver._process, "start", fail)
-    saver.allocate(tensors)
+    saver.allocate(savers.tensors)
     saver.finish()
-    assert lines == ["alarm=checkpoint failures=1 last_good_step=none reason=no process for you"]
+    assert savers.lines == ["alarm=checkpoint failures=1 last_good_step=none reason=no process for you"]
 
 
 def test_copies_beyond_shared_memory_are_written_by_threads(
-    store: Directory,
-    monkeypatch: pytest.MonkeyPatch,
-    new_saver: NewSaver,
-    lines: list[str],
-    tensors: state.State,
+    store: Directory, monkeypatch: pytest.MonkeyPatch, savers: Savers
 ) -> None:
-    needed = 8 * 4096 * len(tensors)  # each smaller than a page
+    needed = 8 * 4096 * len(savers.tensors)  # each smaller than a page
     for free, by_process in ((needed, True), (needed - 1, False)):
         monkeypatch.setattr(module, "free_shared_memory", lambda free=free: free)
-        saver = new_saver(store, store_address=("127.0.0.1", 1), local_size=8)
-        saver._check_shared(tensors)
+        saver = savers.new(store, store_address=("127.0.0.1", 1), local_size=8)
+        saver._check_shared(savers.tensors)
         assert (saver._process is not None) == saver._stager._config.use_shared_memory == by_process
-    saver.save(tensors, 1, 16)
+    saver.save(savers.tensors, 1, 16)
     assert saver.finish()
-    assert [line.split()[0] for line in lines] == ["checkpoint=threads", "checkpoint=saved"]
-    assert lines[0].startswith("checkpoint=threads reason=/dev/shm has ")
+    assert [line.split()[0] for line in savers.lines] == ["checkpoint=threads", "checkpoint=saved"]
+    assert savers.lines[0].startswith("checkpoint=threads reason=/dev/shm has ")
 
 
 @pytest.mark.parametrize("noticed_by", ["save", "renewal"])
-def test_save_after_a_takeover_ends_the_run(
-    store: Directory, noticed_by: str, new_saver: NewSaver, tensors: state.State
-) -> None:
+def test_save_after_a_takeover_ends_the_run(store: Directory, noticed_by: str, savers: Savers) -> None:
     owner = Owner(store, "same", "r1")
     owner.claim()
-    saver = new_saver(store, owner=owner)
-    saver.save(tensors, 1, 16)
+    saver = savers.new(store, owner=owner)
+    saver.save(savers.tensors, 1, 16)
     assert saver.finish()
     Owner(store, "same", "r2").claim()
     if noticed_by == "renewal":
         owner.renew()
     else:
-        saver.save(tensors, 2, 32)
+        saver.save(savers.tensors, 2, 32)
         assert saver._thread is not None
         saver._thread.join()
     with pytest.raises(SharedError, match=r" was taken over by run r2 .*\. This run ends; stop ") as caught:
-        saver.save(tensors, 3, 48)
+        saver.save(savers.tensors, 3, 48)
     assert caught.value.code == Exit.CONFIGURATION
     assert saver.counts.failed == (1 if noticed_by == "save" else 0)
     assert layout.finished(store.list()) == [1]
 
 
 def test_background_process_survives_a_workers_stop_signals(
-    store: Directory, tcp_store: dist.TCPStore, new_saver: NewSaver, tensors: state.State
+    store: Directory, tcp_store: dist.TCPStore, savers: Savers
 ) -> None:
-    saver = new_saver(store, store_address=("127.0.0.1", tcp_store.port))
-    saver.allocate(tensors)
+    saver = savers.new(store, store_address=("127.0.0.1", tcp_store.port))
+    saver.allocate(savers.tensors)
     assert saver.finish()
     assert saver._process is not None
     process = saver._process._process
     for number in (signal.SIGTERM, signal.SIGINT):
         os.kill(process.pid, number)
-    saver.save(tensors, 1, 16)
+    saver.save(savers.tensors, 1, 16)
     assert saver.finish()
     saver.close()
     process.join(20)
@@ -732,36 +693,38 @@ def test_background_process_ends_with_killed_trainer(tmp_path: Path) -> None:
 
 
 def test_thread_replaces_a_lost_background_process(
-    store: Directory, tcp_store: dist.TCPStore, new_saver: NewSaver, lines: list[str], tensors: state.State
+    store: Directory, tcp_store: dist.TCPStore, savers: Savers
 ) -> None:
-    saver = new_saver(store, store_address=("127.0.0.1", tcp_store.port))
-    saver.allocate(tensors)
+    saver = savers.new(store, store_address=("127.0.0.1", tcp_store.port))
+    saver.allocate(savers.tensors)
     assert saver.finish()
     assert saver._process is not None
     saver._process._process.kill()
     saver._process._process.join(20)
-    saver.save(tensors, 1, 16)
+    saver.save(savers.tensors, 1, 16)
     assert saver.finish()
-    assert lines[0] == "alarm=checkpoint reason=a background process is gone; threads write from now on"
-    saver.save(tensors, 2, 32)
+    assert (
+        savers.lines[0] == "alarm=checkpoint reason=a background process is gone; threads write from now on"
+    )
+    saver.save(savers.tensors, 2, 32)
     assert saver.finish()
     assert layout.finished(store.list()) == [2, 1]
 
 
 def test_background_process_killed_in_a_save_fails_the_save(
-    tmp_path: Path, tcp_store: dist.TCPStore, new_saver: NewSaver, lines: list[str], tensors: state.State
+    tmp_path: Path, tcp_store: dist.TCPStore, savers: Savers
 ) -> None:
     store = Directory(tmp_path)
-    saver = new_saver(store, store_address=("127.0.0.1", tcp_store.port))
-    saver.allocate(tensors)
+    saver = savers.new(store, store_address=("127.0.0.1", tcp_store.port))
+    saver.allocate(savers.tensors)
     assert saver.finish()
     assert saver._process is not None
     process = saver._process._process
     os.kill(process.pid, signal.SIGSTOP)
-    saver.save(tensors, 1, 16)
+    saver.save(savers.tensors, 1, 16)
     time.sleep(0.2)
     os.kill(process.pid, signal.SIGKILL)
     assert not saver.finish()
-    assert lines[0].endswith("reason=the background process is gone (exit code -9)")
-    saver.save(tensors, 1, 16)
+    assert savers.lines[0].endswith("reason=the background process is gone (exit code -9)")
+    saver.save(savers.tensors, 1, 16)
     assert saver.finish()

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.integration.trainer.conftest import ROOT
-from trainer.data import micro_batches
 from trainer.workloads import TOKEN_MODELS, load
 from trainer.workloads.gpt import GPT, PRESETS, LanguageModel, Shape, flops_per_token
 
@@ -184,46 +183,6 @@ def test_new_model_depends_on_the_seed_only(corpus: LanguageModel) -> None:
     assert len(one.state_dict()) == len(list(one.parameters()))  # the tied embedding appears once
     sums = one(*first.batch(np.arange(8), "train"))[1]
     assert sums[0] / sums[2] == pytest.approx(math.log(256), abs=0.05)
-
-
-def test_gradient_is_independent_of_shares_and_micro_batches(corpus: LanguageModel) -> None:
-    network = corpus.model().double()
-    indices = np.arange(5)
-
-    def gradient(parts: list[NDArray[np.int64]]) -> torch.Tensor:
-        network.zero_grad()
-        for part in parts:
-            network(*corpus.batch(part, "train"))[0].backward()
-        return torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
-
-    whole = gradient([indices])
-    parts = [part for rank in range(7) for part in micro_batches(indices, rank, 7, 2)]
-    assert sum(len(part) == 0 for part in parts) == 2
-    assert torch.allclose(gradient(parts), whole, rtol=1e-9, atol=1e-12)
-    nothing = gradient([indices[:0]])
-    assert len(nothing) == corpus.parameters
-    assert not nothing.any()
-
-
-def test_network_compiles_fullgraph_in_training_and_evaluation(small: GPT) -> None:
-    compiled = torch.compile(small, fullgraph=True, backend="eager")
-    for training in (True, False):
-        small.train(training)
-        for size in (3, 2):  # an epoch's last batch is smaller
-            inputs, targets = batch(size, 10)
-            assert torch.allclose(compiled(inputs, targets)[1], small(inputs, targets)[1])
-
-
-def test_loss_is_summed_in_float32_for_any_weight_type(small: GPT) -> None:
-    small.float()
-    inputs, targets = batch(2, 10)
-    exact = small(inputs, targets)[0]
-    with torch.autocast("cpu", torch.bfloat16):
-        mixed = small(inputs, targets)[0]
-    half = small.bfloat16()(inputs, targets)[0]
-    for loss in (mixed, half):
-        assert loss.dtype == torch.float32
-        assert loss.item() == pytest.approx(exact.item(), rel=0.02)
 
 
 def test_few_steps_on_the_corpus_learn_byte_frequencies(corpus: LanguageModel) -> None:

@@ -17,7 +17,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.integration.trainer.conftest import ROOT
 from trainer.contract import Exit, TrainerError
-from trainer.data import micro_batches
 from trainer.workloads.images import MNIST_FILES, ImageClassification, load, stratified_split
 
 pytestmark = pytest.mark.trainer
@@ -25,6 +24,11 @@ pytestmark = pytest.mark.trainer
 LAYERS = ("features.0", "features.3", "classifier.1", "classifier.3")
 FIRST_WEIGHTS = [-0.33049100637435913, -0.2629537582397461]
 DIGEST = "adf5a90f6611629ddfa29d3efd099a3bd60bdf0c8c753bd9756513a9ff401bd5"
+
+
+@pytest.fixture(scope="module")
+def digits() -> ImageClassification:
+    return load("digits")
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -49,26 +53,17 @@ def load_error(source: str) -> str:
     return str(caught.value)
 
 
-def test_digits_are_complete_and_split_by_class() -> None:
-    data = load("digits")
-    (pixels, train_labels), (_, test_labels) = data.parts["train"], data.parts["test"]
-    assert data.train_samples + data.test_samples == 1797
-    assert data.image_size == 8
-    assert pixels.max() == data.white == 16
-    for label in range(10):
-        train, test = (train_labels == label).sum(), (test_labels == label).sum()
-        assert test / (train + test) == pytest.approx(0.2, abs=0.01)
-
-
-def test_digits_have_the_class_counts_of_scikit_learn() -> None:
-    data = load("digits")
+def test_digits_are_complete_and_split_by_class(digits: ImageClassification) -> None:
+    pixels, train_labels = digits.parts["train"]
+    _, test_labels = digits.parts["test"]
     # The number of images per class, from the dataset's description.
-    labels = np.concatenate([labels for _, labels in data.parts.values()])
-    assert np.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
-
-
-def test_split_of_digits_is_deterministic() -> None:
-    assert load("digits").digest == DIGEST
+    count = np.bincount(train_labels) + np.bincount(test_labels)
+    assert count.tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert np.bincount(test_labels) / count == pytest.approx(np.full(10, 0.2), abs=0.01)
+    assert pixels.max() == digits.white == 16
+    sizes = {"train": 1438, "test": 359, "imageSize": 8}
+    assert digits.describe() == {"source": "digits", "sha256": DIGEST, **sizes}
+    assert (digits.train_samples, digits.test_samples, digits.units_per_sample) == (1438, 359, 1)
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=200), st.integers(0, 2**32))
@@ -138,11 +133,6 @@ def test_damaged_gzip_file_is_named(mnist: Path, damage: Callable[[bytes], bytes
     assert f"{path} is damaged" in load_error(str(mnist))
 
 
-@pytest.fixture(scope="module")
-def digits() -> ImageClassification:
-    return load("digits")
-
-
 def test_batch_has_the_pixels_and_labels_of_its_indices(digits: ImageClassification) -> None:
     for split, part in digits.parts.items():
         pixels, labels = digits.batch(np.array([5, 3, 5]), split)  # type: ignore[arg-type]
@@ -178,39 +168,6 @@ def test_loss_and_sums_match_the_scores(digits: ImageClassification, training: b
     assert not sums.requires_grad
 
 
-def test_gradient_is_independent_of_shares_and_micro_batches(
-    digits: ImageClassification,
-) -> None:
-    network = digits.model().double()
-    indices = np.arange(7)
-
-    def gradient(parts: list[np.ndarray]) -> torch.Tensor:
-        network.zero_grad()
-        for part in parts:
-            network(*digits.batch(part, "train"))[0].backward()
-        return torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
-
-    whole = gradient([indices])
-    for world in (3, 9):
-        parts = [p for rank in range(world) for p in micro_batches(indices, rank, world, 2)]
-        assert torch.allclose(gradient(parts), whole, rtol=1e-12, atol=1e-13)
-    assert not gradient([indices[:0]]).any()
-
-
-def test_loss_is_summed_in_float32_for_any_weight_type(digits: ImageClassification) -> None:
-    network, batch = digits.model(), digits.batch(np.arange(40), "train")
-    exact = network(*batch)[0]
-    half = network.bfloat16()(*batch)[0]
-    assert half.dtype == torch.float32
-    assert half.item() == pytest.approx(exact.item(), rel=0.02)
-
-
-def test_network_compiles_fullgraph(digits: ImageClassification) -> None:
-    network, batch = digits.model(), digits.batch(np.arange(9), "train")
-    compiled = torch.compile(network, fullgraph=True, backend="eager")
-    assert torch.allclose(compiled(*batch)[1], network(*batch)[1])
-
-
 def test_operations_match_torch_and_weights_match_the_page(mnist: Path) -> None:
     page = (ROOT / "docs" / "workloads.md").read_text()
     for workload in (load("digits"), load(str(mnist))):
@@ -218,9 +175,3 @@ def test_operations_match_torch_and_weights_match_the_page(mnist: Path) -> None:
         with FlopCounterMode(display=False) as counter:
             workload.model()(*workload.batch(np.arange(1), "train"))
         assert workload.flops_per_sample == 3 * counter.get_total_flops()
-
-
-def test_description_has_source_digest_and_sizes(digits: ImageClassification) -> None:
-    sizes = {"train": 1438, "test": 359, "imageSize": 8}
-    assert digits.describe() == {"source": "digits", "sha256": DIGEST, **sizes}
-    assert (digits.train_samples, digits.test_samples, digits.units_per_sample) == (1438, 359, 1)

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 from tests.integration.trainer.conftest import Start
 from tests.integration.trainer.test_steps import create_trainer
 from tests.integration.trainer.together import run_processes
-from tests.integration.trainer.trained import KILLED, are_tensors_equal
+from tests.integration.trainer.trained import KILLED, RunSeries, are_tensors_equal
 from trainer.config import Config
 from trainer.contract import Exit
 from trainer.trainer import Observer
@@ -58,23 +58,11 @@ def test_killed_run_of_an_own_model_ends_bitwise_as_undisturbed(
     for kill in ("", f"9 {processes - 1}"):
         folder = tmp_path / (kill or "undisturbed")
         folder.mkdir()
-        words = (
-            "--workload",
-            f"{MODELS}:{name}",
-            "--device",
-            "cpu",
-            "--parallel",
-            parallel,
-            "--owner",
-            "test",
-        )
-        places = ("--checkpoint-uri", str(folder), "--model-uri", str(folder))
-        killed = {"KILL": kill, "KILL_SAVES": str(folder)}
-        run = start.gang(*words, *places, *STEPS, processes=processes, restarts=1, patch=KILLED, **killed)
-        ended = run.end()
-        assert ended.code == 0, ended.output
+        words = ("--workload", f"{MODELS}:{name}", "--parallel", parallel, *STEPS)
+        runs = RunSeries(start, folder, *words, patch=KILLED)
+        ended = runs.end(processes=processes, restarts=1, KILL=kill, KILL_SAVES=str(folder))
         assert ("checkpoint=loaded" in ended.output) == bool(kill), ended.output
-        models.append(torch.load(folder / "run" / "model.pt", weights_only=True))
+        models.append(runs.model())
     assert are_tensors_equal(*models)
 
 
