@@ -124,7 +124,13 @@ class Checkpointer:
                 is_saved = self._saver.finish(LONGEST_WAIT_SECONDS)
             if self._saver.is_busy:
                 is_saved = False
-                self._log_hanging()
+                if self._trainer.world.rank == 0:
+                    good = self._saver.counts.last_good_step
+                    self._log_line(
+                        f"alarm=checkpoint step={self._trainer.step} "
+                        f"last_good_step={'none' if good is None else good} reason=a save was not done after "
+                        f"{LONGEST_WAIT_SECONDS:.0f} s; the run ends without it"
+                    )
         self._saver.close()
         # A busy saver still writes, and a release would hang too.
         if self._owner is not None and not self._saver.is_busy:
@@ -159,14 +165,6 @@ class Checkpointer:
                 # As bytes, since gloo does not support all dtypes.
                 dist.broadcast(state[key].flatten().view(torch.uint8), src=0)
         return state
-
-    def _log_hanging(self) -> None:
-        if self._trainer.world.rank == 0:
-            good = self._saver.counts.last_good_step
-            self._log_line(
-                f"alarm=checkpoint step={self._trainer.step} last_good_step={'none' if good is None else good} "
-                f"reason=a save was not done after {LONGEST_WAIT_SECONDS:.0f} s; the run ends without it"
-            )
 
     def _notes(self) -> dict[str, Any]:
         return {

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import torch
@@ -49,7 +49,7 @@ from trainer.checkpoint.write import (
     write,
 )
 from trainer.contract import Exit
-from trainer.distributed import gather_objects
+from trainer.distributed import gather_objects, new_group
 from trainer.failure_broadcast import SharedError
 from trainer.metrics.record import Alarm, Checkpoint
 from trainer.scratch import clear
@@ -77,19 +77,14 @@ GIB = 2**30
 class Counts:
     """Counts of this process.
 
-    Attributes:
-        blocked_seconds: The time in which training waited.
-        last_writing_seconds: The time until the last checkpoint was durable, in which training continued.
-        last_size_bytes: The size of the last whole checkpoint, known in rank 0.
+    `last_writing_seconds` is the time until the last checkpoint was durable, in which training continued.
     """
 
     saved: int = 0
     failed: int = 0
     skipped: int = 0
-    blocked_seconds: float = 0.0
     last_good_step: int | None = None
     last_writing_seconds: float = 0.0
-    last_size_bytes: int | None = None
 
 
 # Writes a record of this kind with these values (`trainer.reporter.Reporter.write_record`).
@@ -123,9 +118,7 @@ class Saver:
         last_good = found.manifest.step if found else None
         self.clock, self.scratch = time.monotonic, Path(tempfile.gettempdir())
         self._incarnation, self._attempts = gather_objects(uuid4().hex[:8], group)[0], 0
-        ranks = dist.get_process_group_ranks(group)
-        own_group = dist.new_group(ranks, backend="gloo", timeout=LONGEST_SAVE)
-        self._own_group = cast(dist.ProcessGroup, own_group)
+        self._own_group = new_group(LONGEST_SAVE)
         self._process: BackgroundProcess | None = None
         if store_address is not None:
             self._process = BackgroundProcess(
@@ -188,14 +181,11 @@ class Saver:
         if self.is_busy:
             self.counts.skipped += 1
             self._log_skipped(step)
-            blocked = self.clock() - began
-            self.counts.blocked_seconds += blocked
-            self._report_save(step, "skipped", blocked)
+            self._report_save(step, "skipped", self.clock() - began)
             return
         writer = self._new_writer(state, step, position, notes)
         staging = self._stage(state)
-        self._save_blocked = 0.0
-        self._blocked(self.clock() - began)
+        self._save_blocked = self.clock() - began
         self._start(lambda: self._work(staging, writer), f"the save of step {step}")
 
     def staged(self) -> float:
@@ -208,7 +198,9 @@ class Saver:
             return 0.0
         idle, began = Idle(self._device), self.clock()
         staging.exception()  # wait only: the background thread reports an error
-        return self._blocked(idle.seconds(self.clock() - began))
+        waited = idle.seconds(self.clock() - began)
+        self._save_blocked += waited
+        return waited
 
     def finish(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds for the current save. Return whether the last save succeeded.
@@ -333,13 +325,12 @@ class Saver:
         else:
             seconds = self.clock() - began
             self.counts.last_writing_seconds = seconds
-            self.counts.last_size_bytes = size if self._rank == 0 else None
             self.counts.saved += 1  # last: tests/benchmarks/saves.py reads the others when this has changed
             self._good, self._ended_well, self._good_at = step, True, self.clock()
             self._damaged -= {step}
             place = self._store.uri(writer.folder)
             self._log(f"checkpoint=saved step={step} seconds={seconds:.2f} place={place}")
-            self._report_save(step, "saved", self._save_blocked, seconds, self.counts.last_size_bytes)
+            self._report_save(step, "saved", self._save_blocked, seconds, size)
             if self._rank == 0:
                 self._delete_surplus(writer)
         finally:
@@ -399,11 +390,6 @@ class Saver:
     def _log(self, line: str) -> None:
         if self._rank == 0:
             self._log_line(line)
-
-    def _blocked(self, seconds: float) -> float:
-        self.counts.blocked_seconds += seconds
-        self._save_blocked += seconds
-        return seconds
 
 
 def new_stager(device: torch.device, shared: bool) -> DefaultStager:

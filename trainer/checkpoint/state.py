@@ -22,15 +22,11 @@ State = dict[str, torch.Tensor]
 
 
 def model_tensors(model: nn.Module) -> State:
-    """Return the parameters and buffers of the model, without a copy. Tied weights appear once, by their first name.
-
-    Raises:
-        TypeError: The state dict of the model has a value that is not a tensor.
-    """
+    """Return the parameters and buffers of the model, without a copy. Tied weights appear once, by their first name."""
     found: State = {}
     seen: set[tuple[object, ...]] = set()
-    for name, value in get_model_state_dict(model).items():
-        tensor = _tensor(MODEL + name, value)
+    # `trainer.save.check_tensors` refuses other values at the start of a run.
+    for name, tensor in cast(State, get_model_state_dict(model)).items():
         # Tied weights would be written twice, and they are the largest matrix of a language model.
         local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
         place = (local.data_ptr(), local.dtype, local.shape, local.stride())
@@ -48,10 +44,9 @@ def gather(model: nn.Module, optimizer: Optimizer) -> State:
     """
     _initialize(optimizer)
     found = model_tensors(model)
-    state = cast(dict[str, dict[str, object]], get_optimizer_state_dict(model, optimizer)["state"])
+    state = cast(dict[str, State], get_optimizer_state_dict(model, optimizer)["state"])
     for name, values in state.items():
-        for key, value in values.items():
-            found[f"{OPTIMIZER}{name}.{key}"] = _tensor(f"{OPTIMIZER}{name}.{key}", value)
+        found |= {f"{OPTIMIZER}{name}.{key}": value for key, value in values.items()}
     return found
 
 
@@ -102,9 +97,3 @@ def fingerprint(state: State) -> dict[str, Tensor]:
         name: Tensor(tuple(each.shape), str(each.dtype).removeprefix("torch."))
         for name, each in state.items()
     }
-
-
-def _tensor(name: str, value: object) -> torch.Tensor:
-    if not isinstance(value, torch.Tensor):
-        raise TypeError(f"{name}: a checkpoint can only have tensors, found {type(value).__name__}")
-    return value

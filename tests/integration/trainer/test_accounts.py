@@ -93,7 +93,6 @@ def test_run_time_counts_each_second_once(tmp_path: Path, monkeypatch: pytest.Mo
     start = time.perf_counter()
     assert trainer.run(reporter)
     elapsed = time.perf_counter() - start
-    blocked = checkpointer.counts.blocked_seconds
     assert checkpointer.close()
 
     steps = [each for each in sink.records if isinstance(each, Step)]
@@ -103,7 +102,6 @@ def test_run_time_counts_each_second_once(tmp_path: Path, monkeypatch: pytest.Mo
         assert each.checkpoint_stall_seconds >= SAVES / len(steps) * stall
         assert each.data_wait_seconds < READING, "the first batch is read before the first step"
         assert each.data_wait_seconds + each.checkpoint_stall_seconds + 9 * TRAINING <= each.seconds
-    assert sum(each.checkpoint_stall_seconds for each in steps) == pytest.approx(blocked, abs=0.3)
     outside = READING + WARMING + GATHERING + EVALUATING + TRAINING
     assert sum(each.seconds for each in steps) <= elapsed - outside
     useful = sum(each.seconds - each.data_wait_seconds - each.checkpoint_stall_seconds for each in steps)
