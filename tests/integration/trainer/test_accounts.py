@@ -6,6 +6,7 @@ import itertools
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -57,6 +58,19 @@ class RecordingSink:
         """Do nothing."""
 
 
+class Run:
+    """A run with checkpoints in this process. `records` and `lines` are what it reports and logs."""
+
+    def __init__(self, config: Config, place: Path) -> None:
+        sink = RecordingSink()
+        self.records, self.lines = sink.records, list[str]()
+        self.trainer, self.goodput = create_trainer(replace(config, batch_size=16, owner="o")), Goodput()
+        self.checkpointer = Checkpointer(str(place), self.trainer, self.goodput, self.lines.append)
+        self.trainer.checkpointer = self.checkpointer
+        self.reporter = Reporter(self.trainer, Metrics([sink]), self.goodput, None)
+        self.checkpointer.report_to(self.reporter.write_record)
+
+
 def test_run_time_counts_each_second_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bounds hold on a busy machine, too: no overhead counts as useful time."""
     add_delay(monkeypatch, module, "gather", GATHERING)
@@ -72,30 +86,21 @@ def test_run_time_counts_each_second_once(tmp_path: Path, monkeypatch: pytest.Mo
         return EvaluationResult(found.loss, found.accuracy, found.seconds + EVALUATING) if found else None
 
     monkeypatch.setattr(Trainer, "evaluate", slow_evaluate)
-    config = Config(
-        steps=STEPS, log_every=10, evaluate_every=10, checkpoint_every=5, batch_size=16, owner="o"
-    )
-    trainer, goodput, sink = create_trainer(config), Goodput(), RecordingSink()
-    batch, reads = trainer.workload.batch, []
+    run = Run(Config(steps=STEPS, log_every=10, evaluate_every=10, checkpoint_every=5), tmp_path)
+    batch, reads = run.trainer.workload.batch, []
 
     def read(*arguments: Any) -> Any:
         if not reads:
             reads.append(time.sleep(READING))
         return batch(*arguments)
 
-    monkeypatch.setattr(trainer.workload, "batch", read)
-    monkeypatch.setattr(
-        trainer, "_lay_out_buckets", lambda: None
-    )  # it would read the first step's data earlier
-    trainer.checkpointer = checkpointer = Checkpointer(str(tmp_path), trainer, goodput, lambda _line: None)
-    reporter = Reporter(trainer, Metrics([sink]), goodput, None)
-    checkpointer.report_to(reporter.write_record)
+    monkeypatch.setattr(run.trainer.workload, "batch", read)
     start = time.perf_counter()
-    assert trainer.run(reporter)
+    assert run.trainer.run(run.reporter)
     elapsed = time.perf_counter() - start
-    assert checkpointer.close()
+    assert run.checkpointer.close()
 
-    steps = [each for each in sink.records if isinstance(each, Step)]
+    steps = [each for each in run.records if isinstance(each, Step)]
     assert [each.step for each in steps] == [10, 20]
     stall = GATHERING + CHECKING + COPYING
     for each in steps:
@@ -105,8 +110,8 @@ def test_run_time_counts_each_second_once(tmp_path: Path, monkeypatch: pytest.Mo
     outside = READING + WARMING + GATHERING + EVALUATING + TRAINING
     assert sum(each.seconds for each in steps) <= elapsed - outside
     useful = sum(each.seconds - each.data_wait_seconds - each.checkpoint_stall_seconds for each in steps)
-    assert goodput.carried().useful_seconds == pytest.approx(useful)
-    saves = [each for each in sink.records if isinstance(each, Checkpoint) and each.outcome == "saved"]
+    assert run.goodput.carried().useful_seconds == pytest.approx(useful)
+    saves = [each for each in run.records if isinstance(each, Checkpoint) and each.outcome == "saved"]
     assert saves
     assert all(each.blocked_seconds >= stall for each in saves)
 
@@ -117,17 +122,15 @@ def test_unreported_time_is_carried_without_its_waits(
     add_delay(monkeypatch, module, "gather", 10 * GATHERING)
     add_delay(monkeypatch, Saver, "allocate", WARMING)
     add_delay(monkeypatch, Trainer, "_train_step", TRAINING)
-    config = Config(steps=8, log_every=100, evaluate_every=100, checkpoint_every=4, batch_size=16, owner="o")
-    trainer, goodput = create_trainer(config), Goodput()
-    trainer.checkpointer = checkpointer = Checkpointer(str(tmp_path), trainer, goodput, lambda _line: None)
+    run = Run(Config(steps=8, log_every=100, evaluate_every=100, checkpoint_every=4), tmp_path)
     start = time.perf_counter()
-    assert trainer.run(Reporter(trainer, Metrics([]), goodput, None), 7)
+    assert run.trainer.run(run.reporter, 7)
     elapsed = time.perf_counter() - start
-    useful = goodput.carried().useful_seconds
+    useful = run.goodput.carried().useful_seconds
     assert 6 * TRAINING <= useful <= elapsed - WARMING - 2 * 10 * GATHERING
-    assert checkpointer.close()
+    assert run.checkpointer.close()
     time.sleep(0.2)
-    assert goodput.carried().useful_seconds == useful, "no time counts as useful after the last step"
+    assert run.goodput.carried().useful_seconds == useful, "no time counts as useful after the last step"
 
 
 def test_run_without_checkpoints_counts_its_last_steps() -> None:
@@ -150,20 +153,15 @@ def test_clock_that_is_set_back_makes_no_duration_negative(
 ) -> None:
     now = itertools.count(2e9, -1000.0)
     monkeypatch.setattr(time, "time", lambda: next(now))
-    config = Config(steps=8, log_every=2, evaluate_every=4, checkpoint_every=3, batch_size=16, owner="o")
-    trainer, goodput, sink = create_trainer(config), Goodput(), RecordingSink()
-    lines: list[str] = []
-    trainer.checkpointer = checkpointer = Checkpointer(str(tmp_path), trainer, goodput, lines.append)
-    reporter = Reporter(trainer, Metrics([sink]), goodput, None)
-    checkpointer.report_to(reporter.write_record)
-    assert trainer.run(reporter)
-    assert checkpointer.close()
-    reporter.end("succeeded", 0)
-    assert len(sink.records) > 8
-    for record in sink.records:
+    run = Run(Config(steps=8, log_every=2, evaluate_every=4, checkpoint_every=3), tmp_path)
+    assert run.trainer.run(run.reporter)
+    assert run.checkpointer.close()
+    run.reporter.end("succeeded", 0)
+    assert len(run.records) > 8
+    for record in run.records:
         numbers = [each for each in json.loads(to_line(record)).values() if isinstance(each, int | float)]
         assert all(each >= 0 for each in numbers), record
-    assert not any("=-" in line for line in lines), lines
+    assert not any("=-" in line for line in run.lines), run.lines
 
 
 def test_record_during_step_has_one_step_and_position() -> None:

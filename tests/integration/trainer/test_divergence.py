@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.integration.trainer.conftest import Start
+from tests.integration.trainer.trained import RunSeries
 from trainer.contract import Exit
 from trainer.optimizer import Recipe
 from trainer.parallel import FP16, FP32, Precision
@@ -55,20 +56,15 @@ def test_are_finite_with_one_bad_number_is_false(number: float, finite: bool) ->
     assert are_finite([], torch.device("cpu"))
 
 
-WORDS = ("--device", "cpu", "--owner", "test", "--checkpoint-every", "10")
-
-
-def places(folder: Path) -> tuple[str, ...]:
-    return ("--checkpoint-uri", str(folder / "checkpoints"), "--model-uri", str(folder / "model"))
+WORDS = ("--checkpoint-every", "10")
 
 
 @pytest.fixture(scope="module")
 def good(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run with a good checkpoint of step 10."""
-    folder = tmp_path_factory.mktemp("good")
-    ended = start.gang(*WORDS, *places(folder), "--steps", "10").end()
-    assert ended.code == 0, ended.output
-    return folder
+    runs = RunSeries(start, tmp_path_factory.mktemp("good"), *WORDS)
+    runs.end("--steps", "10", processes=1)
+    return runs.folder
 
 
 @pytest.mark.parametrize("log_every", [5, 1000])
@@ -77,10 +73,9 @@ def test_run_that_diverges_leaves_the_last_good_checkpoint(
 ) -> None:
     """The second update overflows at this learning rate. Without a log line before it, the next save detects that."""
     shutil.copytree(good, tmp_path, dirs_exist_ok=True)
-    place = tmp_path / "checkpoints"
     metrics = ("--metrics-directory", str(tmp_path / "metrics"), "--log-every", str(log_every))
-    words = (*WORDS, *places(tmp_path), *metrics, "--steps", "40", "--learning-rate", "1e38")
-    ended = start.gang(*words, processes=2).end()
+    runs = RunSeries(start, tmp_path, *WORDS)
+    ended = runs.gang(*metrics, "--steps", "40", "--learning-rate", "1e38").end()
     assert ended.code == Exit.CONFIGURATION, ended.output
     (error,) = [line for line in ended.output.splitlines() if line.startswith("error: ") and "step" in line]
     found = re.match(
@@ -90,7 +85,9 @@ def test_run_that_diverges_leaves_the_last_good_checkpoint(
     assert int(found[3]) == (15 if log_every == 5 else 20)
     assert "Use a lower learning_rate (it is 1e+38)" in error
     assert "Traceback" not in ended.output
-    assert [each.name for each in sorted((place / "run").glob("step-*"))] == ["step-000000010"]
+    assert [each.name for each in sorted((tmp_path / "checkpoints" / "run").glob("step-*"))] == [
+        "step-000000010"
+    ]
     last = json.loads((tmp_path / "metrics" / "run.jsonl").read_text().splitlines()[-1])
     assert (last["kind"], last["outcome"], last["exit_code"]) == ("end", "failed", Exit.CONFIGURATION)
     assert last["step"] == int(found[3])

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.trainer.conftest import ROOT, Start
-from tests.integration.trainer.trained import TORCHRUN
+from tests.integration.trainer.conftest import ROOT, Node, Start
+from tests.integration.trainer.trained import TORCHRUN, read_until
 from trainer.contract import Exit
 
 pytestmark = pytest.mark.trainer
@@ -38,6 +38,15 @@ def test_cuda_without_a_gpu_ends_with_21_and_never_trains(start: Start) -> None:
     ]
 
 
+def end_all(nodes: list[Node], code: Exit) -> list[str]:
+    """Wait for the end of all nodes with this code and without a stack trace; return their outputs."""
+    ended = [node.end() for node in nodes]
+    outputs = [each.output for each in ended]
+    assert [each.code for each in ended] == [code] * len(nodes), outputs
+    assert not any("Traceback" in output for output in outputs)
+    return outputs
+
+
 def test_unreadable_data_on_one_node_end_all_nodes_with_22(
     start: Start, operator: Operator, tmp_path: Path
 ) -> None:
@@ -45,26 +54,22 @@ def test_unreadable_data_on_one_node_end_all_nodes_with_22(
     nodes = [
         start.fork(**environ, TRAINYARD_DATA=data) for environ, data in zip(operator(2), sources, strict=True)
     ]
-    ended = [node.end() for node in nodes]
-    assert [node.code for node in ended] == [Exit.DATA, Exit.DATA], [node.output for node in ended]
-    assert "error: process 1 failed. See its log" in ended[0].output
-    assert f"error: data: {tmp_path / 'none'} is not a directory" in ended[1].output
-    assert not any("Traceback" in node.output for node in ended)
+    first, second = end_all(nodes, Exit.DATA)
+    assert "error: process 1 failed. See its log" in first
+    assert f"error: data: {tmp_path / 'none'} is not a directory" in second
 
 
 def test_nodes_with_different_settings_end_with_2_and_name_them(start: Start, operator: Operator) -> None:
     words = (("--seed", "3"), ("--seed", "4", "--batch-size", "32", "--notice-file", "/none/of/its/own"))
     nodes = [start.fork(*own, **environ) for environ, own in zip(operator(2), words, strict=True)]
-    ended = [node.end() for node in nodes]
-    assert [node.code for node in ended] == [Exit.CONFIGURATION] * 2, [node.output for node in ended]
+    first, second = end_all(nodes, Exit.CONFIGURATION)
     message = (
         "error: the processes differ in their settings: batch_size: 64 in process 0, 32 in process 1; "
         "seed: 3 in process 0, 4 in process 1; they must be the same in all"
     )
-    assert message in ended[0].output.splitlines()
-    assert "the processes differ" not in ended[1].output, "only one process logs it"
-    assert "error: process 0 failed. See its log" in ended[1].output.splitlines()
-    assert not any("Traceback" in node.output for node in ended)
+    assert message in first.splitlines()
+    assert "the processes differ" not in second, "only one process logs it"
+    assert "error: process 0 failed. See its log" in second.splitlines()
 
 
 def test_nodes_with_different_data_end_with_22(start: Start, operator: Operator, tmp_path: Path) -> None:
@@ -77,31 +82,25 @@ def test_nodes_with_different_data_end_with_22(start: Start, operator: Operator,
         start.fork("--model", "gpt-tiny", **environ, TRAINYARD_DATA=str(tmp_path / str(node)))
         for node, environ in enumerate(operator(2))
     ]
-    ended = [node.end() for node in nodes]
-    assert [node.code for node in ended] == [Exit.DATA] * 2, [node.output for node in ended]
-    assert "error: the processes differ in their data: sha256: " in ended[0].output
-    assert "train_samples: 8 in process 0, 12 in process 1" in ended[0].output
-    assert "the processes differ" not in ended[1].output, "only one process logs it"
+    first, second = end_all(nodes, Exit.DATA)
+    assert "error: the processes differ in their data: sha256: " in first
+    assert "train_samples: 8 in process 0, 12 in process 1" in first
+    assert "the processes differ" not in second, "only one process logs it"
 
 
 def test_model_place_that_is_a_file_ends_with_2_before_a_step(
     start: Start, operator: Operator, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    words = ("--epochs", "1", "--device", "cpu")
-    nodes = [
-        start.fork(*words, **environ, TRAINYARD_MODEL_URI=str(tmp_path / "file")) for environ in operator(2)
-    ]
-    first, second = (node.end() for node in nodes)
-    assert (first.code, second.code) == (Exit.CONFIGURATION, Exit.CONFIGURATION), first.output + second.output
+    place = {"TRAINYARD_MODEL_URI": str(tmp_path / "file")}
+    nodes = [start.fork("--epochs", "1", **environ, **place) for environ in operator(2)]
+    first, second = end_all(nodes, Exit.CONFIGURATION)
     message = f"error: model_uri: cannot save {tmp_path}/file/run/model.pt: Not a directory. Use a place that"
-    assert sum(line.startswith(message) for line in first.output.splitlines()) == 1
-    assert "error: process 0 failed. See its log" in second.output.splitlines()
-    rest = [line for line in second.output.splitlines() if not line.startswith("log: can't write the copy ")]
+    assert sum(line.startswith(message) for line in first.splitlines()) == 1
+    assert "error: process 0 failed. See its log" in second.splitlines()
+    rest = [line for line in second.splitlines() if not line.startswith("log: can't write the copy ")]
     assert str(tmp_path) not in "\n".join(rest), "only one process logs it"
-    for ended in (first, second):
-        assert "model=" not in ended.output
-        assert "Traceback" not in ended.output
+    assert "model=" not in first + second
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -166,9 +165,7 @@ def test_workers_are_forks_of_the_agent(start: Start, tmp_path: Path) -> None:
 
 def test_stopped_pod_ends_soon_with_24_and_its_step(start: Start) -> None:
     node = start.fork("--epochs", "100000", "--device", "cpu", TRAINYARD_PROCESSES_PER_NODE="1")
-    assert node.process.stdout is not None
-    while not node.process.stdout.readline().startswith("step="):
-        assert node.process.poll() is None
+    read_until(node, "step=")
     start_time = time.monotonic()
     node.process.send_signal(signal.SIGTERM)
     ended = node.end()  # returns after all processes have closed the output

@@ -14,6 +14,7 @@ from torch.distributed.flight_recorder.components.loader import read_dump
 from tests.integration.trainer.conftest import Node, Start
 from tests.integration.trainer.test_failure_broadcast import last_record
 from tests.integration.trainer.test_stopping import wait_for
+from tests.integration.trainer.trained import read_until
 from trainer.contract import Exit
 
 pytestmark = pytest.mark.trainer
@@ -36,17 +37,10 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def wait_for_first_step(node: Node) -> None:
-    """Read the log up to the first step's line."""
-    assert node.process.stdout is not None
-    while not node.process.stdout.readline().startswith("step="):
-        assert node.process.poll() is None
-
-
 def test_process_that_hangs_ends_the_run_with_25_and_dumps(start: Start, tmp_path: Path) -> None:
     words = ("--timeout-seconds", "6", "--metrics-directory", str(tmp_path))
     node = start.gang(*ENDLESS, *words, processes=2)
-    wait_for_first_step(node)
+    read_until(node, "step=")
     pids = workers(node)
     os.kill(pids[1], signal.SIGSTOP)
     start_time = time.monotonic()
@@ -67,7 +61,7 @@ def test_process_that_hangs_ends_the_run_with_25_and_dumps(start: Start, tmp_pat
 
 def test_run_with_a_killed_process_records_its_end(start: Start, tmp_path: Path) -> None:
     node = start.gang(*ENDLESS, "--metrics-directory", str(tmp_path), processes=2)
-    wait_for_first_step(node)
+    read_until(node, "step=")
     os.kill(workers(node)[1], signal.SIGKILL)
     ended = node.end()
     assert ended.code not in (Exit.SUCCEEDED, Exit.CONFIGURATION), ended.output
@@ -81,7 +75,7 @@ def test_workers_end_soon_when_the_rendezvous_node_is_lost(
     start: Start, operator: Callable[[int], list[dict[str, str]]]
 ) -> None:
     first, second = [start.fork(*ENDLESS, **environ) for environ in operator(2)]
-    wait_for_first_step(first)
+    read_until(first, "step=")
     for pid in (first.process.pid, *workers(first)):
         os.kill(pid, signal.SIGKILL)
     start_time = time.monotonic()

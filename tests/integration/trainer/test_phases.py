@@ -7,11 +7,13 @@ import re
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.integration.trainer.conftest import Ended, Node, Start
 from tests.integration.trainer.test_stopping import wait_for
+from tests.integration.trainer.trained import RunSeries, read_until
 from trainer.contract import Exit
 
 pytestmark = pytest.mark.trainer
@@ -38,46 +40,25 @@ if "PROMPT_SECONDS" in os.environ:
 MAX_SECONDS = 10.0
 
 
-class SlowRun:
-    """A run of two processes with checkpoints, in which one phase is slow."""
+class SlowRuns(RunSeries):
+    """Attempts of one run, in which one phase is slow."""
 
-    def __init__(
-        self,
-        start: Start,
-        folder: Path,
-        phase: str,
-        seconds: float,
-        *words: str,
-        processes: int = 2,
-        **environ: str,
-    ) -> None:
-        self._start, self._folder, self._words, self._environ = start, folder, words, environ
-        self.node = self.train(phase, seconds, processes=processes)
+    def __init__(self, start: Start, folder: Path, *words: str) -> None:
+        super().__init__(start, folder, *words, patch=SLOWED)
 
-    def train(self, phase: str = "none", seconds: float = 0, *, processes: int) -> Node:
-        options = (
-            "--checkpoint-uri",
-            str(self._folder / "checkpoints"),
-            "--owner",
-            "test",
-            "--device",
-            "cpu",
-        )
-        environ = {
-            "TRAINYARD_MODEL_URI": str(self._folder / "model"),
-            "SLOW_PHASE": phase,
-            "SLOW_SECONDS": str(seconds),
-            "NOTES": str(self._folder),
-            **self._environ,
-        }
-        return self._start.gang(*options, *self._words, processes=processes, patch=SLOWED, **environ)
+    def slow(self, phase: str, seconds: float, *more: str, **options: Any) -> Node:
+        """Start an attempt in which this phase takes so long."""
+        slow = {"SLOW_PHASE": phase, "SLOW_SECONDS": str(seconds), "NOTES": str(self.folder)}
+        return self.gang(*more, **slow, **options)
 
-    def entered(self, rank: int) -> int:
+    def entered(self, node: Node, rank: int) -> int:
         """Wait until this rank is in the phase; return its process id."""
-        note = self._folder / str(rank)
-        wait_for(lambda: note.exists() or self.node.process.poll() is not None)
-        assert note.exists(), self.node.end().output
-        return int(note.read_text())
+        note = self.folder / str(rank)
+        wait_for(lambda: note.exists() or node.process.poll() is not None)
+        assert note.exists(), node.end().output
+        pid = int(note.read_text())
+        note.unlink()
+        return pid
 
 
 def stop(node: Node) -> Ended:
@@ -93,18 +74,19 @@ def stop(node: Node) -> Ended:
 
 def test_stop_with_nothing_to_save_waits_for_no_phase(start: Start, tmp_path: Path) -> None:
     phase = "compiling and the first step"
-    slow_run = SlowRun(start, tmp_path, phase, 1000, "--epochs", "1")
+    runs = SlowRuns(start, tmp_path, "--epochs", "1")
+    node = runs.slow(phase, 1000)
     for rank in range(2):
-        slow_run.entered(rank)
-    ended = stop(slow_run.node)
+        runs.entered(node, rank)
+    ended = stop(node)
     assert f"error: stop requested by SIGTERM 5 s ago, still in this phase: {phase};" in ended.output
 
 
 def test_stop_of_one_process_during_loading_stops_all(start: Start, tmp_path: Path) -> None:
-    words = ("--epochs", "1000")
-    slow_run = SlowRun(start, tmp_path, "loading the data and the model", 1, *words, PROMPT_SECONDS="60")
-    os.kill(slow_run.entered(1), signal.SIGTERM)
-    ended = slow_run.node.end()
+    runs = SlowRuns(start, tmp_path, "--epochs", "1000")
+    node = runs.slow("loading the data and the model", 1, PROMPT_SECONDS="60")
+    os.kill(runs.entered(node, 1), signal.SIGTERM)
+    ended = node.end()
     assert ended.code == Exit.STOPPED, ended.output
     expected = "result=stopped reason=a signal to another process steps=0 position=0 checkpoint=none"
     assert expected in ended.output.splitlines()
@@ -112,34 +94,30 @@ def test_stop_of_one_process_during_loading_stops_all(start: Start, tmp_path: Pa
 
 def test_stops_in_evaluation_and_model_save_lose_no_step(start: Start, tmp_path: Path) -> None:
     """Four attempts of one run: each resumes from the stop of the one before."""
-    words = ("--steps", "27")
-    slow_run = SlowRun(start, tmp_path, "evaluation", 1, *words)
-    slow_run.entered(0)
-    ended = stop(slow_run.node)
+    runs, model = SlowRuns(start, tmp_path), tmp_path / "run" / "model.pt"
+    node = runs.slow("evaluation", 1, "--steps", "27")
+    runs.entered(node, 0)
+    ended = stop(node)
     expected = r"^result=stopped reason=SIGTERM steps=23 position=1438 checkpoint=23$"
     assert re.search(expected, ended.output, re.M), ended.output
 
-    (tmp_path / "0").unlink()
-    slow_run = SlowRun(start, tmp_path, "saving the model", 1000, *words)
-    slow_run.entered(0)
-    ended = stop(slow_run.node)
+    node = runs.slow("saving the model", 1000, "--steps", "27")
+    runs.entered(node, 0)
+    ended = stop(node)
     assert "step=23/27" in ended.output
-    assert not (tmp_path / "model").exists()
+    assert not model.exists()
 
-    resumed = slow_run.train(processes=1).end()
-    assert resumed.code == 0, resumed.output
-    expected = (
-        "nothing left to train: the checkpoint is of step 27, and the last step of this run is 27; "
-        "the model is evaluated and saved"
-    )
-    assert resumed.output.splitlines().count(expected) == 1
-    assert (tmp_path / "model" / "run" / "model.pt").exists()
-
-    fewer = SlowRun(start, tmp_path, "none", 0, "--steps", "5", processes=1).node.end()
-    assert fewer.code == 0, fewer.output
-    assert expected.replace("is 27;", "is 5;") in fewer.output.splitlines()
-    assert "result=succeeded" in fewer.output
-    assert "steps=27" in fewer.output
+    for steps in ("27", "5"):
+        ended = runs.slow("none", 0, "--steps", steps, processes=1).end()
+        assert ended.code == 0, ended.output
+        expected = (
+            f"nothing left to train: the checkpoint is of step 27, and the last step of this run is {steps}; "
+            "the model is evaluated and saved"
+        )
+        assert ended.output.splitlines().count(expected) == 1
+        assert "result=succeeded" in ended.output
+        assert "steps=27" in ended.output
+        assert model.exists()
 
 
 @pytest.mark.parametrize("entry", ["trainer.entrypoint", "torchrun"])
@@ -150,9 +128,7 @@ def test_notice_ends_a_torchrun_that_would_restart(start: Start, tmp_path: Path,
         node = start.fork(*torchrun, *words, entry=("-m", "torch.distributed.run"))
     else:
         node = start.fork(*words, PET_MAX_RESTARTS="3")
-    assert node.process.stdout is not None
-    while not node.process.stdout.readline().startswith("step="):
-        assert node.process.poll() is None
+    read_until(node, "step=")
     (tmp_path / "notice").touch()
     ended = node.end()
     assert ended.code == (Exit.STOPPED if entry == "trainer.entrypoint" else 1), ended.output

@@ -141,26 +141,26 @@ def test_claim_beside_a_live_run_is_refused(
     assert newest_generation(store) == first.generation
 
 
-def test_claim_same_run_released_meanwhile_is_taken_at_once(store: Directory, clock: Clock) -> None:
-    first = elsewhere(store, clock, run="mine")
-    first.claim()
-    clock.meanwhile = lambda now: first.release() if now >= 1004 else None
-    own = mine(store, clock)
-    own.claim()
-    assert (own.generation, clock.now) == (2, 1004.0)
-
-
-@pytest.mark.parametrize("before", ["this process", "a dead one"])
-def test_a_restart_on_the_same_machine_goes_on_at_once(store: Directory, clock: Clock, before: str) -> None:
-    first = mine(store, clock)
-    if before == "a dead one":
+@pytest.mark.parametrize(
+    ("before", "at"),
+    [("this process", 1000.0), ("a dead process", 1000.0), ("released", 1000.0), ("released later", 1004.0)],
+)
+def test_claim_that_nobody_holds_is_followed_at_once(
+    store: Directory, clock: Clock, before: str, at: float
+) -> None:
+    first = elsewhere(store, clock, run="mine") if before.startswith("released") else mine(store, clock)
+    if before == "a dead process":
         child = subprocess.Popen(["true"])
         child.wait()
         first._claim = replace(first._claim, process=replace(Process.own(), pid=child.pid, started="1"))
     first.claim()
+    if before == "released":
+        first.release()
+    elif before == "released later":
+        clock.meanwhile = lambda now: first.release() if now >= at else None
     own = mine(store, clock)
     own.claim()
-    assert (own.generation, clock.now) == (2, 1000.0)
+    assert (own.generation, clock.now) == (2, at)
 
 
 def test_what_cannot_be_seen_from_here_is_not_known_to_be_dead() -> None:
@@ -196,30 +196,18 @@ def test_owner_without_proc_claims_renews_and_releases(
     assert (own.generation, clock.now) == (2, 1000.0)
 
 
-def test_claim_without_proc_of_abandoned_place_is_taken_over(
-    store: Directory, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("claim", ["that nobody can read", "without /proc"])
+def test_claim_of_unknown_process_is_taken_when_abandoned(
+    store: Directory, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, claim: str
 ) -> None:
-    monkeypatch.setattr(processes, "PROC", tmp_path / "no-proc")
-    Owner(store, "theirs", "r2", clock=clock, sleep=clock.sleep).claim()
+    if claim == "without /proc":
+        monkeypatch.setattr(processes, "PROC", tmp_path / "no-proc")
+        Owner(store, "theirs", "r2", clock=clock, sleep=clock.sleep).claim()
+    else:
+        store.put("owners/000001.json", b"")
     own = mine(store, clock)
     own.claim()
-    assert clock.now >= 1000 + ABANDONED_SECONDS
-
-
-def test_a_released_place_is_taken_at_once(store: Directory, clock: Clock) -> None:
-    first = elsewhere(store, clock)
-    first.claim()
-    first.release()
-    own = mine(store, clock)
-    own.claim()
-    assert clock.now == 1000.0
-
-
-def test_a_marker_that_nobody_can_read_is_watched_and_then_taken(store: Directory, clock: Clock) -> None:
-    store.put("owners/000004.json", b"")
-    own = mine(store, clock)
-    own.claim()
-    assert own.generation == 5
+    assert own.generation == 2
     assert clock.now >= 1000 + ABANDONED_SECONDS
 
 
