@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from tests.integration.trainer.conftest import ROOT, Ended, Start, StartNode
+from tests.integration.trainer.conftest import ROOT, Start
 from trainer.contract import Exit, TrainerError
 from trainer.failure_broadcast import FailureBroadcast, LoneError, SharedError, alone
 from trainer.world import World
@@ -38,16 +38,6 @@ ImageClassification.batch = fails
 """
 
 
-def run_with_failure(start: StartNode, folder: Path, error: str) -> tuple[Ended, float]:
-    """Run two processes; the second fails at its fifth batch. Return the end and the seconds from failure to end."""
-    (folder / "sitecustomize.py").write_text(FAILING_BATCH.format(error=error))
-    paths, at = f"{folder}{os.pathsep}{ROOT}", folder / "failed"
-    words = ("--device", "cpu", "--epochs", "1000", "--metrics-directory", str(folder / "metrics"))
-    environ = {"PYTHONPATH": paths, "TRAINYARD_PROCESSES_PER_NODE": "2", "FAILED_AT": str(at)}
-    ended = start(*words, **environ).end()
-    return ended, time.time() - float(at.read_text())
-
-
 def last_record(metrics: Path) -> dict[str, Any]:
     """Return the outcome fields of rank 0's last record."""
     *_, line = (metrics / "run.jsonl").read_text().splitlines()
@@ -55,41 +45,36 @@ def last_record(metrics: Path) -> dict[str, Any]:
     return {name: record.get(name) for name in ("kind", "outcome", "exit_code", "failed_rank")}
 
 
-def test_data_error_of_one_process_ends_all_with_22(start: Start, tmp_path: Path) -> None:
-    ended, seconds = run_with_failure(
-        start.fork, tmp_path, 'TrainerError(Exit.DATA, "data: the disk is gone")'
-    )
-    assert ended.code == Exit.DATA, ended.output
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        ('TrainerError(Exit.DATA, "data: the disk is gone")', Exit.DATA),
+        ('LookupError("not foreseen")', Exit.FAILED),
+    ],
+)
+def test_error_of_one_process_ends_all_with_its_code(
+    start: Start, tmp_path: Path, error: str, code: Exit
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(FAILING_BATCH.format(error=error))
+    words = ("--device", "cpu", "--epochs", "1000", "--metrics-directory", str(tmp_path / "metrics"))
+    environ = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "FAILED_AT": str(tmp_path / "failed")}
+    ended = start.fork(*words, TRAINYARD_PROCESSES_PER_NODE="2", **environ).end()
+    assert time.time() - float((tmp_path / "failed").read_text()) < 10
+    assert ended.code == code, ended.output
     lines = [line for line in ended.output.splitlines() if line.startswith("error: ")]
-    assert lines == [
-        "error: data: the disk is gone",
+    assert lines[-2:] == [
         "error: process 1 failed. See its log",
-        "error: training ended with exit code 22 (process 1 with 22, process 0 with 22)",
+        f"error: training ended with exit code {code} (process 1 with {code}, process 0 with {code})",
     ]
-    assert last_record(tmp_path / "metrics") == {
-        "kind": "end",
-        "outcome": "failed",
-        "exit_code": 22,
-        "failed_rank": 1,
-    }
-    assert "Traceback" not in ended.output
-    assert seconds < 10
-
-
-def test_unexpected_error_of_one_process_leaves_its_stack_only(start: Start, tmp_path: Path) -> None:
-    ended, seconds = run_with_failure(start.fork, tmp_path, 'LookupError("not foreseen")')
-    assert ended.code == Exit.FAILED, ended.output
-    assert ended.output.count("Traceback (most recent call last)") == 1
-    assert "LookupError: not foreseen" in ended.output
-    assert "error: process 1 failed. See its log" in ended.output
+    if code == Exit.DATA:
+        assert lines[0] == "error: data: the disk is gone"
+        assert "Traceback" not in ended.output
+    else:  # the stack trace of this process only
+        assert ended.output.count("Traceback (most recent call last)") == 1
+        assert "LookupError: not foreseen" in ended.output
     assert "Connection" not in ended.output
-    assert last_record(tmp_path / "metrics") == {
-        "kind": "end",
-        "outcome": "failed",
-        "exit_code": 1,
-        "failed_rank": 1,
-    }
-    assert seconds < 10
+    record = {"kind": "end", "outcome": "failed", "exit_code": code, "failed_rank": 1}
+    assert last_record(tmp_path / "metrics") == record
 
 
 def test_alone_wraps_only_errors_of_one_process() -> None:

@@ -6,7 +6,7 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,11 @@ from trainer.hang import Watch, set_dump_directory, timed_out, write_dumps
 pytestmark = pytest.mark.trainer
 
 
+CreateWatch = Callable[..., tuple[Watch, list[tuple[Any, ...]]]]
+
+
 @pytest.fixture
-def create_watch() -> Any:
+def create_watch() -> Iterator[CreateWatch]:
     """`create_watch(limit)`: a started Watch, and the list of its calls of `leave` and `last`."""
     watches: list[Watch] = []
 
@@ -46,9 +49,7 @@ def create_watch() -> Any:
         watch.close()
 
 
-def test_long_phase_has_time_and_a_stalled_short_one_ends(
-    create_watch: Callable[..., tuple[Watch, list[tuple[Any, ...]]]], tmp_path: Path
-) -> None:
+def test_long_phase_has_time_and_a_stalled_short_one_ends(create_watch: CreateWatch, tmp_path: Path) -> None:
     watch, ends = create_watch(directory=tmp_path / "dumps")
     watch.enter("first step", long=True)
     time.sleep(0.8)
@@ -84,9 +85,7 @@ def test_watch_with_late_polls_counts_two_polls_at_most(late: int) -> None:
     assert ended.polls == 2, "punctual polls would be four"
 
 
-def test_watch_of_a_loop_with_progress_ends_nothing(
-    create_watch: Callable[..., tuple[Watch, list[tuple[Any, ...]]]],
-) -> None:
+def test_watch_of_a_loop_with_progress_ends_nothing(create_watch: CreateWatch) -> None:
     watch, ends = create_watch(limit=2.0)
     watch.enter("step")
     for _ in range(30):
@@ -96,9 +95,7 @@ def test_watch_of_a_loop_with_progress_ends_nothing(
     assert watch.phase == "step"
 
 
-def test_closed_watch_ends_nothing(
-    create_watch: Callable[..., tuple[Watch, list[tuple[Any, ...]]]],
-) -> None:
+def test_closed_watch_ends_nothing(create_watch: CreateWatch) -> None:
     watch, ends = create_watch()
     watch.enter("step")
     watch.close()

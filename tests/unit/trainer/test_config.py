@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from trainer.config import Config
@@ -116,9 +113,3 @@ def test_a_time_that_torch_cannot_count_is_refused(name: str, value: str) -> Non
     assert message == (
         f"{name.replace('-', '_')}: {float(value)} is not a number of seconds above 0 and up to 100000000"
     )
-
-
-def test_reading_settings_imports_neither_torch_nor_boto3() -> None:
-    """An error is reported before their imports, which take seconds."""
-    code = "import sys, trainer.entrypoint; sys.exit(any(name in sys.modules for name in ('torch', 'boto3', 'numpy')))"
-    subprocess.run([sys.executable, "-c", code], check=True)
