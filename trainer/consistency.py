@@ -104,6 +104,7 @@ def _named(ranks: Sequence[int]) -> str:
 
 NONE: Final = "none"
 MARK: Final = "*"
+MAX_ROWS: Final = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,10 +150,10 @@ def describe(world: World, node: int, device: str) -> ProcessInfo:
     )
 
 
-def table(processes: Sequence[ProcessInfo], expected: str | None = None, longest: int = 16) -> list[str]:
+def table(processes: Sequence[ProcessInfo], expected: str | None = None) -> list[str]:
     """Return the table of the world: what was expected and found, and a row per node. Pure.
 
-    A value with MARK differs from the value of most nodes. With more than `longest` nodes, only the first one and those
+    A value with MARK differs from the value of most nodes. With more than MAX_ROWS nodes, only the first one and those
     that differ have a row.
     """
     nodes: dict[tuple[int, str], list[ProcessInfo]] = {}
@@ -169,7 +170,7 @@ def table(processes: Sequence[ProcessInfo], expected: str | None = None, longest
         for row in rows
     ]
     differs = [any(value.endswith(MARK) for value in row) for row in marked]
-    shown = [row for index, row in enumerate(marked) if len(rows) <= longest or index == 0 or differs[index]]
+    shown = [row for index, row in enumerate(marked) if len(rows) <= MAX_ROWS or index == 0 or differs[index]]
     cells = [["node", "host", "devices", *_VERSIONS], *shown]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines += [

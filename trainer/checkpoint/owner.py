@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
 from trainer.contract import Exit, TrainerError
@@ -49,14 +49,7 @@ class Claim:
         """Parse a claim. Return None for an invalid one, which is treated as a claim of an unknown job."""
         try:
             document = json.loads(body)
-            process = Process(**{each.name: document["process"][each.name] for each in fields(Process)})
-            return cls(
-                str(document["token"]),
-                str(document["run_id"]),
-                process,
-                str(document["renewed_at"]),
-                document["released"] is True,
-            )
+            return cls(**{**document, "process": Process(**document["process"])})
         except (KeyError, TypeError, ValueError):
             return None
 

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from trainer.contract import Exit, TrainerError
 from trainer.workloads import DIGITS, Split
@@ -130,7 +131,7 @@ class ConvNet(nn.Module):
 
     def __init__(self, image_size: int, classes: int, white: int) -> None:
         super().__init__()
-        self.image_size, self.white = image_size, white
+        self.white = white
         pools = 1 if image_size < 16 else 2
         side = image_size // 2**pools
         self.features = nn.Sequential(
@@ -163,18 +164,6 @@ class ConvNet(nn.Module):
         found: Tensor = self.classifier(self.features(images))
         return found
 
-    def flops(self) -> int:
-        """Count the floating-point operations of the forward pass of one image, in convolutions and linear layers."""
-        total, side = 0, self.image_size
-        for layer in (*self.features, *self.classifier):
-            if isinstance(layer, nn.Conv2d):
-                total += 2 * layer.weight.numel() * side * side
-            elif isinstance(layer, nn.MaxPool2d):
-                side //= 2
-            elif isinstance(layer, nn.Linear):
-                total += 2 * layer.weight.numel()
-        return total
-
 
 class ImageClassification:
     """A `trainer.workloads.Workload`: classify the digit in a grey image of bytes from 0 to `white`."""
@@ -196,9 +185,12 @@ class ImageClassification:
         self.digest = total.hexdigest()
         with torch.device("meta"):  # only shapes: no memory, no random numbers
             shapes = self.model()
+            image = torch.empty(1, 1, self.image_size, self.image_size)
+            with FlopCounterMode(display=False) as counter:
+                shapes.scores(image)
         self.parameters = sum(parameter.numel() for parameter in shapes.parameters())
         # The backward pass counts as two forward passes: the gradients of the weights and of the inputs.
-        self.flops_per_sample = 3 * shapes.flops()
+        self.flops_per_sample = 3 * counter.get_total_flops()
 
     def model(self) -> ConvNet:
         return ConvNet(self.image_size, CLASSES, self.white)

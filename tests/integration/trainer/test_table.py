@@ -80,7 +80,7 @@ def test_table_of_many_nodes_shows_the_first_and_different_ones() -> None:
         for node in range(64)
         for process in node_processes(node, 8 * node, gpus=8, **({"nccl": "2.29.3"} if node == 40 else {}))
     ]
-    lines = table(processes, describe_expected(64, None), longest=16)
+    lines = table(processes, describe_expected(64, None))
     assert lines[0] == "world: expected 64 nodes x any processes, found 64 nodes x 8 processes, 512 in all"
     assert [line.split()[0] for line in lines[2:4]] == ["0", "40"]
     assert lines[4:] == ["and 62 more nodes like most", "warning: * differs from most nodes: node 40"]
