@@ -133,21 +133,6 @@ def test_unreported_time_is_carried_without_its_waits(
     assert run.goodput.carried().useful_seconds == useful, "no time counts as useful after the last step"
 
 
-def test_run_without_checkpoints_counts_its_last_steps() -> None:
-    config = Config(steps=30, log_every=20, evaluate_every=100, batch_size=16)
-    trainer, goodput = create_trainer(config), Goodput()
-    found: list[float] = []
-
-    class RecordingReporter(Reporter):
-        def stepped(self, training: Trainer) -> None:
-            super().stepped(training)
-            found.append(goodput.carried().useful_seconds)
-
-    assert trainer.run(RecordingReporter(trainer, Metrics([]), goodput, None))
-    assert found[0] == 0
-    assert found[19] < found[24] < found[29]
-
-
 def test_clock_that_is_set_back_makes_no_duration_negative(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,20 +1,20 @@
-"""Stops by signals and notices in every phase: two processes agree on the same step."""
+"""Stops by signals and notices: all processes agree on the same step, and the deadline of each."""
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
-from tests.integration.trainer.conftest import Node, Start
+from tests.integration.trainer.together import run_processes
 from trainer.contract import Exit, TrainerError
 from trainer.shutdown import Stop, StopRequest, Urgency, patience
 
@@ -32,87 +32,31 @@ def wait_for(condition: Callable[[], Any]) -> Any:
     return found
 
 
-class Loop:
-    """Two processes of tests/integration/trainer/loop.py, under torchrun or as a gang, and their notes."""
-
-    def __init__(self, start: Start, notes: Path, *, torchrun: bool = False, **plan: Any) -> None:
-        self.notes = notes
-        module, words = "tests.integration.trainer.loop", json.dumps({"notes": str(notes), **plan})
-        options = ("--standalone", "--nproc-per-node", "2", "-m", module)
-        self.node: Node = (
-            start.fork(*options, words, entry=("-m", "torch.distributed.run"))
-            if torchrun
-            else start.gang(words, module=module, processes=2)
-        )
-
-    def read_note(self, name: str, rank: int) -> dict[str, Any]:
-        """Wait for this note of process `rank`; return it."""
-        path = self.notes / f"{name}-{rank}"
-        wait_for(lambda: path.exists() or self.node.process.poll() is not None)
-        assert path.exists(), self.node.end().output
-        return dict(json.loads(path.read_text()))
-
-
-def exit_codes(output: str) -> dict[int, int]:
-    """Return process -> exit code from a gang's log."""
-    found = re.findall(r"^gang: process (\d+) ended with (-?\d+)$", output, re.M)
-    return {int(rank): int(code) for rank, code in found}
+def agree() -> tuple[int, str]:
+    """In each process: return the calls of `agreed()` from a signal to process 1 until all stop, and the reason."""
+    stop = Stop(patience=60, phase=lambda: "evaluation")
+    stop.listen()
+    stop.create_group(timedelta(seconds=60))
+    start = time.perf_counter()
+    for _ in range(50):
+        assert not stop.agreed()
+    assert (time.perf_counter() - start) / 50 < 0.02, "seconds a call; 0.0003 on an idle machine"
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_for(lambda: stop.request.urgency == Urgency.SIGNAL)
+    dist.barrier()
+    calls = 1
+    while not stop.agreed():
+        calls += 1
+    stop.settle()
+    dist.barrier()
+    stop.close()
+    return calls, stop.request.reason
 
 
-def test_signal_to_one_process_stops_all_at_the_same_call(start: Start, tmp_path: Path) -> None:
-    loop = Loop(start, tmp_path, **{"1": {"first_step_seconds": 2}})
-    loop.read_note("joined", 0)
-    os.kill(loop.read_note("joined", 1)["pid"], signal.SIGTERM)
-    agreements = [loop.read_note("agreed", rank) for rank in range(2)]
-    assert [each["calls"] for each in agreements] == [2, 2], (
-        "the first call sends the request, the second one receives it"
-    )
-    assert [each["reason"] for each in agreements] == ["a signal to another process", "SIGTERM"]
-    ended = loop.node.end()
-    assert set(exit_codes(ended.output).values()) == {Exit.STOPPED}, ended.output
-
-
-def test_torchrun_that_is_stopped_waits_for_the_agreement(start: Start, tmp_path: Path) -> None:
-    loop = Loop(start, tmp_path, torchrun=True)
-    pids = [loop.read_note("first-step", rank)["pid"] for rank in range(2)]
-    time.sleep(0.5)
-    loop.node.process.send_signal(signal.SIGTERM)
-    agreements = [loop.read_note("agreed", rank) for rank in range(2)]
-    assert agreements[0]["calls"] == agreements[1]["calls"]
-    ended = [loop.read_note("ended", rank) for rank in range(2)]
-    assert [each["pid"] for each in ended] == pids
-    assert ended[0]["spent"] < 0.02, "seconds a call; 0.0003 on an idle machine"
-    loop.node.end()
-
-
-def test_notice_stops_all_in_an_evaluation_unless_it_is_old(start: Start, tmp_path: Path) -> None:
-    notice = tmp_path / "notice"
-    notice.write_text("of an earlier run")
-    loop = Loop(start, tmp_path, notice=str(notice), batches=10_000)
-    loop.read_note("first-step", 0)
-    time.sleep(2.5)  # more than two polls
-    assert not (tmp_path / "agreed-0").exists()
-    (tmp_path / "new").write_text("")
-    (tmp_path / "new").rename(notice)
-    agreements = [loop.read_note("agreed", rank) for rank in range(2)]
-    assert agreements[0]["calls"] == agreements[1]["calls"]
-    assert [each["phase"] for each in agreements] == ["evaluation"] * 2
-    assert f"the notice {notice}" in [each["reason"] for each in agreements]
-    ended = loop.node.end()
-    assert set(exit_codes(ended.output).values()) == {Exit.STOPPED}, ended.output
-    assert f"warning: the notice {notice} is an old one; it counts when it is written again" in ended.output
-
-
-def test_save_that_hangs_at_a_stop_is_named_and_ended(start: Start, tmp_path: Path) -> None:
-    """Process 1 is in a C call that never returns, so the processes cannot agree."""
-    loop = Loop(start, tmp_path, patience=2, **{"1": {"waits": "save"}})
-    os.kill(loop.read_note("first-step", 1)["pid"], signal.SIGTERM)
-    loop.read_note("waits", 1)
-    start_time = time.monotonic()
-    ended = loop.node.end()
-    assert exit_codes(ended.output).get(1) == Exit.STOPPED, ended.output
-    assert "error: stop requested by SIGTERM 2 s ago, still in this phase: save; " in ended.output
-    assert time.monotonic() - start_time < 30
+def test_signal_to_one_process_stops_all_at_the_same_call() -> None:
+    """The first call sends the request, the second one receives it."""
+    assert run_processes(2, agree) == [(2, "a signal to another process"), (2, "SIGTERM")]
 
 
 @pytest.fixture
