@@ -47,10 +47,6 @@ class Node:
         return Ended(self.process.returncode, output)
 
 
-# The type of `start` and its methods.
-StartNode = Callable[..., Node]
-
-
 class Start:
     """Start nodes; `close` kills the first processes that still run."""
 
@@ -115,8 +111,11 @@ def start() -> Iterator[Start]:
     starter.close()
 
 
+Operator = Callable[[int], list[dict[str, str]]]
+
+
 @pytest.fixture(scope="module")
-def operator() -> Callable[[int], list[dict[str, str]]]:
+def operator() -> Operator:
     """`operator(n)`: the variables that the training operator sets on each of n nodes."""
 
     def environments(nodes: int) -> list[dict[str, str]]:

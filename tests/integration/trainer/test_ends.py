@@ -6,18 +6,15 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.integration.trainer.conftest import ROOT, Node, Start
+from tests.integration.trainer.conftest import ROOT, Node, Operator, Start
 from tests.integration.trainer.trained import TORCHRUN, read_until
 from trainer.contract import Exit
 
 pytestmark = pytest.mark.trainer
-
-Operator = Callable[[int], list[dict[str, str]]]
 
 
 def test_world_that_differs_from_the_expected_ends_with_20(start: Start, operator: Operator) -> None:

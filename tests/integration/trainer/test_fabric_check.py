@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 
 import pytest
 
-from tests.integration.trainer.conftest import Start
+from tests.integration.trainer.conftest import Operator, Start
 
 pytestmark = pytest.mark.trainer
 
 MODULE = ("-m", "trainer.fabric_check")
 
 
-def test_two_nodes_are_measured_and_lack_efa(
-    start: Start, operator: Callable[[int], list[dict[str, str]]]
-) -> None:
+def test_two_nodes_are_measured_and_lack_efa(start: Start, operator: Operator) -> None:
     required = json.dumps({"instanceType": "p4d.24xlarge", "gpus": 0, "efa": 4, "gigabits": 400})
     nodes = []
     for rank, environ in enumerate(operator(2)):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from torch.distributed.flight_recorder.components.loader import read_dump
 
-from tests.integration.trainer.conftest import Node, Start
+from tests.integration.trainer.conftest import Node, Operator, Start
 from tests.integration.trainer.test_failure_broadcast import last_record
 from tests.integration.trainer.test_stopping import wait_for
 from tests.integration.trainer.trained import read_until
@@ -71,9 +70,7 @@ def test_run_with_a_killed_process_records_its_end(start: Start, tmp_path: Path)
     assert (last["outcome"], last["exit_code"]) in (("failed", Exit.FAILED), ("stopped", Exit.STOPPED))
 
 
-def test_workers_end_soon_when_the_rendezvous_node_is_lost(
-    start: Start, operator: Callable[[int], list[dict[str, str]]]
-) -> None:
+def test_workers_end_soon_when_the_rendezvous_node_is_lost(start: Start, operator: Operator) -> None:
     first, second = [start.fork(*ENDLESS, **environ) for environ in operator(2)]
     read_until(first, "step=")
     for pid in (first.process.pid, *workers(first)):

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import pytest
 
-from tests.integration.trainer.conftest import Start
+from tests.integration.trainer.conftest import Operator, Start
 
 pytestmark = pytest.mark.trainer
 
 SHORT = ("--steps", "2")
-Operator = Callable[[int], list[dict[str, str]]]
 
 
 def world_line(output: str) -> str:

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.integration.trainer.conftest import Ended, Start
+from tests.integration.trainer.conftest import Ended, Operator, Start
 from tests.integration.trainer.s3_proxy import KEYS
 from tests.integration.trainer.trained import are_tensors_equal
 from trainer.workloads import load
@@ -33,7 +32,7 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def run(s3: Any, start: Start, operator: Callable[[int], list[dict[str, str]]]) -> Run:
+def run(s3: Any, start: Start, operator: Operator) -> Run:
     """The run of the default job: two nodes with one process each, and the model in S3."""
     expected_world = {
         "TRAINYARD_EXPECTED_NODES": "2",

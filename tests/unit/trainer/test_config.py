@@ -23,7 +23,7 @@ def test_without_flags_and_environment_the_defaults_hold() -> None:
     assert (config.data, config.device, config.model_uri) == ("digits", None, None)
 
 
-def test_a_flag_wins_over_the_environment_and_that_over_the_default() -> None:
+def test_flag_wins_over_environment_and_that_over_default() -> None:
     environ = {
         "TRAINYARD_EXPECTED_NODES": "3",
         "TRAINYARD_PROCESSES_PER_NODE": "4",
