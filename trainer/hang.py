@@ -45,7 +45,8 @@ class Watch:
     the stacks go to stderr. `last` is called before the end.
 
     `limit` is the number of seconds without progress that count as a hang. `long_limit` is the same in phases with
-    `long=True`: joining, loading, compiling, the first step, the last save.
+    `long=True`: joining, loading, compiling, the first step, the last save. Once `hung` is True, the process is about
+    to end, and later errors are consequences.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Watch:
         self._rank, self._directory, self._leave = rank, directory, leave
         self._now = ("start", long_limit)
         self._beats = 0
-        self._hung = False
+        self.hung = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="hang-watch", daemon=True)
 
@@ -71,11 +72,6 @@ class Watch:
     def phase(self) -> str:
         """What the process does now."""
         return self._now[0]
-
-    @property
-    def hung(self) -> bool:
-        """Whether a hang was found. The process is about to end, and later errors are consequences."""
-        return self._hung
 
     def start(self) -> None:
         self._thread.start()
@@ -102,7 +98,7 @@ class Watch:
             passed, polled = min(now - polled, 2 * poll), now
             beats, still = self._beats, still + passed if beats == self._beats else 0.0
             if still >= limit:
-                self._hung = True
+                self.hung = True
                 place = self._directory or "stderr"
                 self._leave(
                     Exit.HUNG,

@@ -114,7 +114,8 @@ class Stop:
         self._max_patience, self._phase, self._notice, self._leave = patience, phase, notice, leave
         self._last = last
         self._patience, self._since = min(patience, PROMPT_SECONDS), 0.0
-        self._request = StopRequest()
+        # The most urgent request that this process has received, also from other processes.
+        self.request = StopRequest()
         self._lock = threading.Lock()
         self._closed = threading.Event()
         # The notice file that existed at the start. None until that was checked.
@@ -125,11 +126,6 @@ class Stop:
         self._threads: list[threading.Thread] = []
         self._handlers: dict[signal.Signals, Any] = {}
         self._read = self._write = -1
-
-    @property
-    def request(self) -> StopRequest:
-        """The most urgent request that this process has received, also from other processes."""
-        return self._request
 
     def listen(self) -> None:
         """Handle the signals, and start to watch for the notice file. Only the main thread can do this."""
@@ -196,16 +192,16 @@ class Stop:
         if self._agreed:
             return True
         if self._group is None:
-            self._agreed = self._request.urgency > Urgency.NONE
+            self._agreed = self.request.urgency > Urgency.NONE
             return self._agreed
-        flag = torch.tensor([int(self._request.urgency)], dtype=torch.int32)
+        flag = torch.tensor([int(self.request.urgency)], dtype=torch.int32)
         work = dist.all_reduce(flag, dist.ReduceOp.MAX, self._group, async_op=True)
         previous, self._round = self._round, (work, flag)
         if previous is not None:
             previous[0].wait()
             highest = Urgency(int(previous[1].item()))
             self._agreed = highest > Urgency.NONE
-            if highest > self._request.urgency:
+            if highest > self.request.urgency:
                 self._add(highest, _ELSEWHERE[highest])
                 self._send(_WAKE)
         return self._agreed
@@ -253,13 +249,13 @@ class Stop:
 
     def _add(self, urgency: Urgency, reason: str) -> None:
         with self._lock:
-            if urgency > self._request.urgency:  # the first of equally urgent ones counts
-                self._request = StopRequest(urgency, reason, time.monotonic())
+            if urgency > self.request.urgency:  # the first of equally urgent ones counts
+                self.request = StopRequest(urgency, reason, time.monotonic())
 
     def _read_signals(self) -> None:
         """Read the numbers of the signals, and end the process if it misses its deadline."""
         while True:
-            request = self._request
+            request = self.request
             left = self._left(request)
             if left is not None and left <= 0:
                 break

@@ -99,18 +99,13 @@ def test_each_training_appends_to_the_runs_file(tmp_path: Path) -> None:
     assert [from_line(line) for line in lines(file)] == list(EVERY)
 
 
-def test_half_a_line_of_a_lost_machine_does_not_swallow_the_next(tmp_path: Path) -> None:
-    whole = to_line(STEP)
-    (tmp_path / "r1.jsonl").write_text(whole + whole[:40])
+@pytest.mark.parametrize("torn", ["", to_line(STEP)[:40]], ids=["whole", "of a lost node"])
+def test_next_record_begins_a_line_of_its_own(tmp_path: Path, torn: str) -> None:
+    line = to_line(STEP)
+    (tmp_path / "r1.jsonl").write_text(line + torn)
     file = RecordFile(tmp_path, "r1")
     file.write(STEP)
-    assert lines(file) == [whole.strip(), whole[:40], whole.strip()]
-
-
-def test_a_file_that_ends_well_gets_no_empty_line(tmp_path: Path) -> None:
-    RecordFile(tmp_path, "r1").write(STEP)
-    RecordFile(tmp_path, "r1").write(STEP)
-    assert "\n\n" not in (tmp_path / "r1.jsonl").read_text()
+    assert lines(file) == [line.strip(), *([torn] if torn else []), line.strip()]
 
 
 def test_full_disk_leaves_whole_record_lines(tmp_path: Path) -> None:

@@ -71,22 +71,6 @@ def test_second_save_replaces_model_and_pointer(tmp_path: Path) -> None:
     assert len(list((tmp_path / "r1").iterdir())) == 2
 
 
-def test_the_pointer_is_written_after_the_model_and_its_metadata(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written: list[str] = []
-    write = Directory._write
-
-    def noted(self: Directory, path: str, source: Any, *, replace: bool) -> bool:
-        done = write(self, path, source, replace=replace)
-        written.append(path)
-        return done
-
-    monkeypatch.setattr(Directory, "_write", noted)
-    save(str(tmp_path), "r1", weights(), METADATA)
-    assert written == ["r1/model.pt", "r1/metadata.json", "latest.json"]
-
-
 @pytest.mark.parametrize("fails", ["r2/model.pt", "r2/metadata.json", "latest.json"])
 def test_failed_save_keeps_the_earlier_model_and_pointer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
