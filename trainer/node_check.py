@@ -51,58 +51,44 @@ def expected(environ: Mapping[str, str]) -> Expected:
 
 def faults(required: Expected, found: Node) -> list[str]:
     """Return a line for each missing thing: what was found, what must be there, and where to look."""
-    return [*_devices(required, found), *_efa(required, found), *_lustre(required, found)]
-
-
-def _devices(required: Expected, found: Node) -> list[str]:
-    if not required.devices:
-        return []
     lines = []
-    has = f"{required.instance_type} has {required.devices}"
-    if found.driver is None:
+    if required.devices:
+        has = f"{required.instance_type} has {required.devices}"
+        if found.driver is None:
+            lines.append(
+                f"driver: none of {required.resource} is loaded; use an image with this driver (cluster.ami)"
+            )
+        if found.devices != required.devices:
+            lines.append(
+                f"devices: {found.devices} of {required.resource} in /dev; {has}:"
+                " look at the device plugin's log and at dmesg"
+            )
+        if required.resource == GPU and found.cuda is not None and found.cuda.devices != required.devices:
+            said = found.cuda.problem or f"it can use {found.cuda.devices}"
+            lines.append(f"CUDA: {said}; {required.devices} GPUs must be usable")
+    if required.efa:
+        has = f"this pool's {required.instance_type} have {required.efa}"
+        if found.efa_cards != required.efa:
+            lines.append(
+                f"EFA: the kernel has {found.efa_cards} ({_EFA_PLACE}); {has}:"
+                " look at networkInterfaces of the EC2NodeClass"
+            )
+        if found.efa_available != required.efa:
+            lines.append(
+                f"EFA: the pod has {found.efa_available} (/dev/infiniband); {has}:"
+                " look at the EFA device plugin's log"
+            )
+        if found.efa_usable is not None and found.efa_usable != required.efa:
+            lines.append(
+                f"EFA: fi_info -p efa finds {found.efa_usable}; {has}: look at its security group and at dmesg"
+            )
+    if required.lustre is not None and found.file_system != "lustre":
+        client = "the kernel knows Lustre" if found.lustre_client else "the kernel has no Lustre client"
+        is_ = f"is {found.file_system}" if found.file_system else "is not mounted"
         lines.append(
-            f"driver: none of {required.resource} is loaded; use an image with this driver (cluster.ami)"
-        )
-    if found.devices != required.devices:
-        lines.append(
-            f"devices: {found.devices} of {required.resource} in /dev; {has}:"
-            " look at the device plugin's log and at dmesg"
-        )
-    if required.resource == GPU and found.cuda is not None and found.cuda.devices != required.devices:
-        said = found.cuda.problem or f"it can use {found.cuda.devices}"
-        lines.append(f"CUDA: {said}; {required.devices} GPUs must be usable")
-    return lines
-
-
-def _efa(required: Expected, found: Node) -> list[str]:
-    if not required.efa:
-        return []
-    has = f"this pool's {required.instance_type} have {required.efa}"
-    lines = []
-    if found.efa_cards != required.efa:
-        lines.append(
-            f"EFA: the kernel has {found.efa_cards} ({_EFA_PLACE}); {has}:"
-            " look at networkInterfaces of the EC2NodeClass"
-        )
-    if found.efa_available != required.efa:
-        lines.append(
-            f"EFA: the pod has {found.efa_available} (/dev/infiniband); {has}: look at the EFA device plugin's log"
-        )
-    if found.efa_usable is not None and found.efa_usable != required.efa:
-        lines.append(
-            f"EFA: fi_info -p efa finds {found.efa_usable}; {has}: look at its security group and at dmesg"
+            f"Lustre: {required.lustre} {is_}, and {client}; it must be lustre: see the log of the FSx CSI driver"
         )
     return lines
-
-
-def _lustre(required: Expected, found: Node) -> list[str]:
-    if required.lustre is None or found.file_system == "lustre":
-        return []
-    client = "the kernel knows Lustre" if found.lustre_client else "the kernel has no Lustre client"
-    is_ = f"is {found.file_system}" if found.file_system else "is not mounted"
-    return [
-        f"Lustre: {required.lustre} {is_}, and {client}; it must be lustre: see the log of the FSx CSI driver"
-    ]
 
 
 def summary(required: Expected, found: Node) -> str:
