@@ -30,23 +30,15 @@ _UNKNOWN: Final = Offering("", "", ON_DEMAND)
 
 @dataclass(kw_only=True)
 class _JobMeter:
-    """The meter of a job.
-
-    Attributes:
-        stored: `cost` of the status as last read.
-        reported: `cost` of the last plan, which may be stored.
-        due: When the status is written if only its cost has changed.
-        counted: The time of the last count.
-        offerings: The known offerings of its nodes, by the nodes' names.
-    """
+    """The meter of a job. Times are in seconds of the clock."""
 
     uid: str
     meter: Meter
-    stored: JsonObject
-    reported: JsonObject
-    due: float
-    counted: float
-    offerings: Mapping[str, Offering] = field(default_factory=dict)
+    stored: JsonObject  # `cost` of the status as last read
+    reported: JsonObject  # `cost` of the last plan, which may be stored
+    due: float  # when the status is written if only its cost has changed
+    counted: float  # the time of the last count
+    offerings: Mapping[str, Offering] = field(default_factory=dict)  # of its nodes, by the nodes' names
 
 
 class CostMeters:
@@ -99,12 +91,8 @@ class CostMeters:
         is_due = now >= state.due
         if is_due:
             state.due = now + WRITE_SECONDS
-        return JobCost(
-            status=state.reported,
-            summary=usage.describe(),
-            is_due=is_due,
-            requeue_after=state.due - now,
-        )
+        left = state.due - now
+        return JobCost(status=state.reported, summary=usage.describe(), is_due=is_due, requeue_after=left)
 
     def _find_offerings(self, path: str) -> dict[str, Offering]:
         """Return the offerings of the nodes that have their labels. After an error, nodes have no price for now."""

@@ -102,42 +102,25 @@ _MAX_WORDS, _MAX_LENGTH, _MAX_SCRIPTS = 256, 2048, 99
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A program that a command runs, behind wrappers such as `env`.
+    """A program that a command runs, behind wrappers such as `env`."""
 
-    Attributes:
-        name: Its name, the path of a file `*.py`, or `python -m MODULE`.
-        arguments: Its arguments.
-        place: The file in the workspace that contains the command, "" for the job's own command.
-        file: The script that it runs, "" for none.
-        is_read: Whether that script is in the workspace. Then the programs of a shell script follow.
-        launcher: The launcher that it is, with its subcommand. "" for a plain program, None for an unknown one.
-    """
-
-    name: str
+    name: str  # its name, the path of a file `*.py`, or `python -m MODULE`
     arguments: Sequence[str]
-    place: str
-    file: str
-    is_read: bool
-    launcher: str | None
+    place: str  # the file in the workspace that contains the command, "" for the job's own command
+    file: str  # the script that it runs, "" for none
+    is_read: bool  # whether that script is in the workspace. Then the programs of a shell script follow.
+    launcher: str | None  # its name as a launcher, "" for a plain program, None for an unknown program
 
 
 @dataclass(frozen=True, kw_only=True)
 class Detection:
-    """The programs of a command, and the launcher that it starts.
-
-    Attributes:
-        programs: The programs that it runs.
-        own_launcher: The launcher that it starts, "" for none.
-        unknown: The first program that is not known to be a plain program, "" for none.
-        place: The file in the workspace that contains the launcher or program, "" for the command itself.
-        unread: Whether `unknown` is a script that could not be read.
-    """
+    """The programs of a command, and the launcher that it starts."""
 
     programs: tuple[Program, ...]
-    own_launcher: str = ""
-    unknown: str = ""
-    place: str = ""
-    unread: bool = False
+    own_launcher: str = ""  # the launcher that the command starts, "" for none
+    unknown: str = ""  # the first program that is not known to be a plain program, "" for none
+    place: str = ""  # the file in the workspace that contains one of these, "" for the command itself
+    unread: bool = False  # whether `unknown` is a script that could not be read
 
     @property
     def launcher(self) -> str:
@@ -200,15 +183,10 @@ def takes_args(command: str) -> bool:
 
 @dataclass
 class _Reader:
-    """Read a command and the scripts that it runs, each once.
-
-    Attributes:
-        read: Returns the text of a script in the workspace.
-        variables: The values of variables. One with several values stays unexpanded, unless one of them is a launcher.
-    """
+    """Read a command and the scripts that it runs, each once."""
 
     read: Read
-    variables: dict[str, str]
+    variables: dict[str, str]  # one with several values stays unexpanded, unless one of them is a launcher
     functions: set[str] = field(default_factory=set)
     directory: str = ""
     texts: set[str] = field(default_factory=set)

@@ -355,20 +355,13 @@ class JobRequest(NodeRequest):
     """The request of a job. Its placeholders are named after the job.
 
     A run of the launcher takes whole nodes. A worker of a job may request a part of a node, but counts as one node.
-
-    Attributes:
-        job: The name of the job.
-        requests: The resource requests of a worker, and so of a placeholder.
-        affinity: The workers' nodeAffinity; {} for none.
-        gpus: The GPUs of the job, if its number of nodes follows from them; else 0.
-        gpus_per_node: The GPUs of a node in the queue.
     """
 
-    job: str
-    requests: Mapping[str, str]
-    affinity: Mapping[str, Any]
-    gpus: int
-    gpus_per_node: int
+    job: str  # the name of the job
+    requests: Mapping[str, str]  # the resource requests of a worker, and so of a placeholder
+    affinity: Mapping[str, Any]  # the workers' nodeAffinity; {} for none
+    gpus: int  # the GPUs of the job, if its number of nodes follows from them; else 0
+    gpus_per_node: int  # the GPUs of a node in the queue
 
     def describe_need(self) -> str:
         if not self.gpus:

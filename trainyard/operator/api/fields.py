@@ -40,21 +40,14 @@ _OBJECT: Final = "an object"
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A validation rule.
-
-    Attributes:
-        message: What must hold. `{path}` stands for the path of the object.
-        path: The field in the error, below the object, such as `.minNodes`.
-        complete: Whether the rule needs the complete object. Then it does not apply to `overrides`.
-        check: The same rule for `parse`.
-    """
+    """A validation rule."""
 
     cel: str
-    message: str
-    path: str = ""
+    message: str  # what must hold. `{path}` stands for the path of the object.
+    path: str = ""  # the field in the error, below the object, such as `.minNodes`
     reason: str = INVALID
-    complete: bool = False
-    check: Callable[[Any], bool] | None = None
+    complete: bool = False  # whether the rule needs the complete object, and so does not apply to `overrides`
+    check: Callable[[Any], bool] | None = None  # the same rule for `parse`
 
     def schema(self) -> JsonObject:
         """Return the entry of x-kubernetes-validations."""
@@ -64,38 +57,27 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """A field of an API object.
-
-    Attributes:
-        holds: The type, for the reference page.
-        form: The type, for the message "it must be ...".
-        checks: The validations of JSON schema.
-        absent: The effect of a missing field, if it has no constant default.
-        valid: Whether `parse` accepts a value.
-        empty: The parsed value if the field is missing and has no default.
-        model: The class of a parsed object.
-        optional: Whether a missing object becomes None. Otherwise it gets the defaults of its fields.
-        shape: The fields that `parse` checks in an object that stays JSON.
-    """
+    """A field of an API object."""
 
     description: str
-    holds: str
-    form: str
-    checks: Mapping[str, Any]
+    holds: str  # the type, for the reference page
+    form: str  # the type, for the message "it must be ..."
+    checks: Mapping[str, Any]  # the validations of JSON schema
     unit: str = ""
     default: Any = None
-    absent: str = ""
+    absent: str = ""  # the effect of a missing field, if it has no constant default
     required: bool = False
     fields: Mapping[str, Field] = field(default_factory=dict)
     item: Field | None = None
     value: Field | None = None
     rules: Sequence[Rule] = ()
     attribute: str = ""
-    valid: Callable[[Any], bool] = lambda _: True
+    valid: Callable[[Any], bool] = lambda _: True  # whether `parse` accepts a value
     convert: Callable[[Any], Any] = lambda value: value
-    empty: Any = None
-    model: type[ApiObject] | None = None
-    optional: bool = False
+    empty: Any = None  # the parsed value if the field is missing and has no default
+    model: type[ApiObject] | None = None  # the class of a parsed object
+    optional: bool = False  # whether a missing object becomes None. Otherwise its fields get their defaults.
+    # The fields that `parse` checks in an object that stays JSON.
     shape: Mapping[str, Field] = field(default_factory=dict)
 
     def schema(self) -> JsonObject:

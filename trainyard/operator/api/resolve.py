@@ -21,24 +21,16 @@ _SIZES = ("size", "sizePerGPU", "existingClaim")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The settings of an attempt in addition to the spec of the job. Times are in seconds.
+    """The settings of an attempt in addition to the spec of the job. Times are in seconds."""
 
-    Attributes:
-        queue: The spec of the queue with the job's overrides.
-        max_restarts: The allowed restarts, 0 with restartPolicy Never.
-        rendezvous: The backend of the rendezvous.
-        substituted: The requested backend, if another one is used.
-        node_gpus: The GPUs of a worker in the queue, or in the overrides if these are more.
-    """
-
-    queue: QueueSpec
-    max_restarts: int
+    queue: QueueSpec  # with the job's overrides
+    max_restarts: int  # 0 with restartPolicy Never
     deadline: int | None
     time_to_live: int | None
     port: int
-    rendezvous: str
-    substituted: str
-    node_gpus: int
+    rendezvous: str  # the backend
+    substituted: str  # the requested backend, if another one is used
+    node_gpus: int  # the GPUs of a worker in the queue, or in the overrides if these are more
 
     @property
     def gang(self) -> bool:
