@@ -29,7 +29,7 @@ from trainyard.operator.gang import build_pod_group, gang_wait
 from trainyard.operator.launcher_detection import detect_launcher
 from trainyard.operator.launcher_flags import find_conflict
 from trainyard.operator.nodes import choose_nodes, delete_placeholders, pending_without_nodes
-from trainyard.operator.observe import AttemptJob, Worker
+from trainyard.operator.observe import AttemptJob
 from trainyard.operator.plan import (
     POLL_SECONDS,
     SCHEDULER_SECONDS,
@@ -71,12 +71,7 @@ def start_attempt(ctx: ReconcileContext) -> ReconcilePlan:
     jobs = build_jobs(attempt) if isinstance(attempt, AttemptSpec) else []
     outdated = [each for each in ctx.children.jobs if not _is_up_to_date(ctx, each, jobs)]
     groups = _outdated_groups(ctx, attempt)
-    if isinstance(attempt, Wait):
-        plan = _wait(ctx, attempt)
-    else:
-        plan = _advance(
-            ctx, attempt, choice, _describe_remaining(ctx, outdated, groups), bool(outdated), jobs
-        )
+    plan = _advance(ctx, attempt, choice, outdated, groups, jobs)
     kept = _failed_jobs(ctx) if backoff(ctx)[1] > 0 else []
     name = n.attempt_name(ctx.meta.name, ctx.status.attempt)
     deletions = (
@@ -131,27 +126,27 @@ def _wait(
 
 def _advance(
     ctx: ReconcileContext,
-    attempt: AttemptSpec,
+    attempt: AttemptSpec | Wait,
     choice: Submit | Wait | None,
-    remaining: tuple[str, float | None],
-    has_outdated_jobs: bool,
+    outdated: list[AttemptJob],
+    groups: list[JsonObject],
     jobs: list[JsonObject],
 ) -> ReconcilePlan:
-    """Return the first reason why a valid job is Pending. Without one, create the attempt's objects.
+    """Return the first reason why the job is Pending. Without one, create the attempt's objects.
 
-    Args:
-        choice: The nodes of a pool, or the wait for them.
-        remaining: The message about objects of other attempts, which must be gone first, and when it changes.
-        has_outdated_jobs: Whether they include Jobs.
+    The outdated Jobs and the groups must be gone first. `choice` is the nodes of a pool, or the wait for them.
     """
+    if isinstance(attempt, Wait):
+        return _wait(ctx, attempt)
     conditions, capacity = accepted_conditions(ctx, attempt), ctx.status.raw.get("capacity")
     pause, left = backoff(ctx)
     if left > 0:
         return _wait(ctx, Wait(n.REASON_BACKING_OFF, pause, conditions, left))
     wanted = [*supporting_objects(attempt), *jobs]
     conflict = _name_conflict(ctx, wanted)
-    if remaining[0] and (has_outdated_jobs or not conflict):  # the wait for nodes starts later
-        return _wait(ctx, Wait(n.REASON_STOPPING, remaining[0], conditions, remaining[1]))
+    remaining, late_after = _describe_remaining(ctx, outdated, groups)
+    if remaining and (outdated or not conflict):  # the wait for nodes starts later
+        return _wait(ctx, Wait(n.REASON_STOPPING, remaining, conditions, late_after))
     if isinstance(choice, Wait):
         if attempt.settings.queue.scheduling.pool:
             lack = Condition(n.CAPACITY_AVAILABLE, False, choice.reason, choice.message)
@@ -402,16 +397,12 @@ def _describe_remaining(
     ]
     if not objects:
         return "", None
-    late = _late_pod_after(pods, ctx.now)
-    advice = ". This takes longer than usual. If a node does not answer, delete it" if late == 0.0 else ""
-    return f"the workers of the earlier attempt stop: {_list(objects)}{advice}", late or None
-
-
-def _late_pod_after(pods: Iterable[Worker], now: float) -> float | None:
-    """Return the seconds until the first pod with a deletion timestamp is late, at least 0. None without such a pod."""
-    ends = [parse_time(each.item["metadata"].get("deletionTimestamp")) for each in pods if each.deleting]
-    first = min((each for each in ends if each is not None), default=None)
-    return None if first is None else max(0.0, first + LATE_SECONDS - now)
+    message = f"the workers of the earlier attempt stop: {_list(objects)}"
+    first = earliest(*(parse_time(each.item["metadata"].get("deletionTimestamp")) for each in pods))
+    late_after = None if first is None else first + LATE_SECONDS - ctx.now
+    if late_after is not None and late_after <= 0:
+        return f"{message}. This takes longer than usual. If a node does not answer, delete it", None
+    return message, late_after
 
 
 def _list(objects: list[str]) -> str:

@@ -280,15 +280,12 @@ def _template_resources(attempt: AttemptSpec, requested: Mapping[str, Any]) -> J
     result = dict(requested)
     if attempt.size.gpus in (0, attempt.settings.node_gpus):
         return result
-    volumes = attempt.settings.queue.pod_template.spec.get("volumes") or []
-    mediums = [str((each.get("emptyDir") or {}).get("medium") or "") for each in volumes]
-    has_efa, mounts_pages = (
-        names.EFA_RESOURCE in result,
-        any(each.startswith("HugePages") for each in mediums),
-    )
-    result.pop(names.EFA_RESOURCE, None)
-    if has_efa and not mounts_pages:
-        result = {name: amount for name, amount in result.items() if not name.startswith("hugepages-")}
+    if names.EFA_RESOURCE in result:
+        del result[names.EFA_RESOURCE]
+        volumes = attempt.settings.queue.pod_template.spec.get("volumes") or []
+        mediums = [str((each.get("emptyDir") or {}).get("medium") or "") for each in volumes]
+        if not any(each.startswith("HugePages") for each in mediums):
+            result = {name: amount for name, amount in result.items() if not name.startswith("hugepages-")}
     if _STORAGE in result:
         with suppress(ValueError):  # the queue's dry run says so
             share = quantity.parse(result[_STORAGE]) * _node_fraction(attempt)
@@ -585,14 +582,9 @@ LOG_READER_SECONDS: Final = 120
 def build_log_reader(
     job: Mapping[str, Any], queue: QueueSpec, image: str, words: Sequence[str], suffix: str
 ) -> JsonObject:
-    """Return a pod that reads the archived logs of a job.
+    """Return a pod that reads the archived logs of a job from the API server.
 
-    Args:
-        job: The TorchrunJob from the API server.
-        queue: The spec of its queue, with the job's overrides.
-        image: The image of trainyard.workspace.
-        words: The arguments of `python -m trainyard.workspace`.
-        suffix: The last part of the pod's name.
+    `queue` has the job's overrides. `words` are the arguments of `python -m trainyard.workspace`, in this image.
     """
     meta, env = job["metadata"], _template_worker(queue).get("env") or []
     container = {

@@ -66,12 +66,9 @@ def _report_missing_pods(ctx: ReconcileContext) -> Message:
         return "", left
     count, job_name = sum(missing for _, missing, _ in short), short[0][2]
     # The dry run did not test pods with overrides.
-    rejection = "" if ctx.spec.overrides else _template_rejection(ctx.queue)
-    cause = (
-        f"the API server rejects pods of TorchrunQueue {ctx.spec.job_queue}: {rejection}; "
-        if rejection
-        else ""
-    )
+    cause = "" if ctx.spec.overrides else _template_rejection(ctx.queue)
+    if cause:
+        cause = f"the API server rejects pods of TorchrunQueue {ctx.spec.job_queue}: {cause}; "
     missing = f"{count} {'has' if count == 1 else 'have'} no pod"
     describe = f"kubectl describe job {job_name} -n {ctx.meta.namespace}"
     return f"{missing}; {cause}the Events have the cause: {describe}", None
@@ -128,11 +125,8 @@ def _lingering_sidecars(_: ReconcileContext, worker: Worker) -> tuple[float, str
     ]
     if not running or worker.end.at is None or worker.finished or worker.deleting:
         return None
-    which = (
-        f"containers {' and '.join(running)} still run"
-        if running[1:]
-        else f"container {running[0]} still runs"
-    )
+    still = "container {} still runs" if len(running) == 1 else "containers {} still run"
+    which = still.format(" and ".join(running))
     ended = f"its container {n.WORKER_CONTAINER} ended with exit code {worker.end.code}, but {which}"
     advice = "Move it to initContainers with restartPolicy: Always, so that it ends with the worker"
     return worker.end.at + SIDECAR_GRACE_SECONDS, f"does not end: {ended}. {advice}"

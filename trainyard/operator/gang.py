@@ -70,11 +70,7 @@ def build_kai_queue(name: str, parent: str, namespace: str, owner: str) -> JsonO
 
     A missing value means 0: no quota, and no resources above it. -1 means no limit.
     """
-    labels = {
-        n.LABEL_QUEUE_NAMESPACE: namespace,
-        n.LABEL_QUEUE_NAME: owner,
-        n.LABEL_MANAGED_BY: n.MANAGED_BY,
-    }
+    labels = {n.LABEL_QUEUE_NAMESPACE: namespace, n.LABEL_QUEUE_NAME: owner, n.LABEL_MANAGED_BY: n.MANAGED_BY}
     unlimited = {"quota": 0, "limit": -1, "overQuotaWeight": 1}
     resources = {kind: dict(unlimited) for kind in ("cpu", "gpu", "memory")}
     return {

@@ -27,13 +27,7 @@ from trainyard.k8s import names, quantity
 from trainyard.k8s.quantity import Amount
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject
-from trainyard.operator.children import (
-    GPU_RESOURCE,
-    build_worker,
-    owner_reference,
-    pull_secrets,
-    spec_digest,
-)
+from trainyard.operator.children import GPU_RESOURCE, build_worker, owner_reference, pull_secrets, spec_digest
 from trainyard.operator.context import AttemptSpec, CapacityStatus, ReconcileContext, Wait
 from trainyard.operator.observe import OVER
 from trainyard.operator.plan import Deletion, deletions_of
@@ -168,7 +162,11 @@ def _decide(
         if isinstance(each, CreatePlaceholder)
     ]
     released = [_delete("NodeClaim", each.claim, each.uid) for each in late if isinstance(each, ReleaseNode)]
-    removed = [each for each in (*late, *actions) if isinstance(each, Remove)]
+    removed = [
+        _delete("Pod", each.name, each.uid, request.namespace)
+        for each in (*late, *actions)
+        if isinstance(each, Remove)
+    ]
     reason = n.REASON_WAITING_FOR_NODES if decision.since is None else n.REASON_HOLDING_FOR_MORE
     ready = count_of(request.max_nodes, "node is ready", "nodes are ready")
     message = f"{len(counted.usable)} of {ready}: {missing}"
@@ -181,10 +179,7 @@ def _decide(
         message=message,
         requeue_after=CAPACITY_POLL_SECONDS,
         capacity=replace(state, quorum_since=decision.since),
-        deletions=(
-            *released,
-            *(_delete("Pod", each.name, each.uid, request.namespace) for each in removed),
-        ),
+        deletions=(*released, *removed),
         creations=tuple(creations),
     )
 

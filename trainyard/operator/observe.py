@@ -209,12 +209,8 @@ def _is_ours(item: JsonObject, meta: Meta) -> bool:
 
 
 def _read_job(item: JsonObject) -> AttemptJob:
-    meta, spec, annotations, true = (
-        item["metadata"],
-        item["spec"],
-        annotations_of(item),
-        _true_conditions(item),
-    )
+    meta, spec, annotations = item["metadata"], item["spec"], annotations_of(item)
+    true = _true_conditions(item)
     pods = spec.get("completions") or 1
     rules = (spec.get("successPolicy") or {}).get("rules") or [{}]
     # https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
@@ -284,9 +280,7 @@ class PodExit:
     code: int | None  # the exit code, None while it runs
     at: float | None  # the time in seconds since the epoch, None while it runs
     reason: str  # the reason in its status
-    failed_init_container: str = (
-        ""  # the init container that failed, "" if the worker's own container started
-    )
+    failed_init_container: str = ""  # "" if none failed, or the worker's own container started
     # The last line of that init container, or the runtime's error if the worker's container could not start.
     start_error: str = ""
     pod_message: str = ""  # the message of the kubelet for the pod, such as the cause of an eviction
@@ -337,12 +331,8 @@ _EXIT_CODE: Final = re.compile(r"^ *exitcode *: (-?[0-9]{1,3}) ", re.M)
 _RANK: Final = re.compile(r"^ *rank *: (\d{1,9}) \(local_rank: (\d{1,9})\)", re.M)
 # The container's local time (torch/distributed/elastic/multiprocessing/errors/__init__.py, `timestamp_isoformat`).
 _TIME: Final = re.compile(r"^ *time *: (\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d)$", re.M)
-# As in a shell.
-_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
-_START_FAILURES: Final = {
-    "FileNotFoundError: [Errno 2] ": _NOT_FOUND,
-    "PermissionError: [Errno 13] ": _NOT_EXECUTABLE,
-}
+# The exit codes of a shell.
+_START_FAILURES: Final = {"FileNotFoundError: [Errno 2] ": 127, "PermissionError: [Errno 13] ": 126}
 # Tracebacks of the command itself have the rank in front of each line.
 _POPEN_TRACE: Final = re.compile(r"^ +File .*[/.]subprocess_handler\.py\"", re.M)
 

@@ -21,7 +21,6 @@ from typing import Final
 from urllib.parse import quote
 
 from launcher import cost
-from launcher.observe import Observation
 from trainyard.k8s.client import ApiError
 from trainyard.k8s.objects import Objects, collection, path_of
 from trainyard.operator import names as n
@@ -225,13 +224,14 @@ class Reconciler:
             present = {each["metadata"]["name"]: read_kai_queue(each) for each in kai_queues}
             cluster = replace(cluster, kai_queues=present)
             ctx = build_queue_context(queue, kai_queues, cluster, self._now())
+            pool = ctx.spec.scheduling.pool if ctx.spec is not None else ""
             ctx = replace(
                 ctx,
                 refusal=self._dry_run(ctx),
                 phases=self._index.phases_of(namespace, name),
                 # An administrator may have put gangs into the queues of KAI that this queue must delete.
                 gangs=self._objects.list(*_POD_GROUP, "") if ctx.unused_kai_queues else (),
-                pool=self._read_pool(ctx),
+                pool=self._cluster_reader.pool(pool, namespace, self._now()) if pool else None,
             )
             return self._apply(path, queue, reconcile_queue(ctx))
 
@@ -264,10 +264,8 @@ class Reconciler:
         if any(map(is_ending, pods)):
             # A succeeded Job deletes its other pods. With Jobs from before the success, these pods would look lost.
             jobs = read(*_BATCH_JOB)
-        others = [
-            each for kind in (*_OTHERS, *((_POD_GROUP,) if ctx.cluster.kai else ())) for each in read(*kind)
-        ]
-        return [*jobs, *pods, *others]
+        others = [*_OTHERS, _POD_GROUP] if ctx.cluster.kai else _OTHERS
+        return [*jobs, *pods, *(each for kind in others for each in read(*kind))]
 
     def _with_conflicts(self, path: str, objects: list[JsonObject]) -> list[JsonObject]:
         """Add the foreign objects with a name that the object needs, as found before, if they still exist."""
@@ -300,11 +298,6 @@ class Reconciler:
         except Exception as error:
             log.warning("%s: its progress can't be read: %r", path, error)
             return None
-
-    def _read_pool(self, ctx: QueueContext) -> Observation | None:
-        """Read the queue's Karpenter pool; None for a queue without one."""
-        pool = ctx.spec.scheduling.pool if ctx.spec is not None else ""
-        return self._cluster_reader.pool(pool, ctx.meta.namespace, self._now()) if pool else None
 
     def _dry_run(self, ctx: QueueContext) -> str | None:
         """Return why the API server rejects a pod of the queue, "" if it does not; None for an invalid queue."""

@@ -165,15 +165,9 @@ def plan_storage(
     cluster: Cluster,
     existing: Mapping[str, tuple[str, ...]],
 ) -> Storage:
-    """Return the claims and mounts of a job of this size. A node without GPUs counts as one GPU.
+    """Return the claims and mounts of a job of this name and size. A node without GPUs counts as one GPU.
 
-    Args:
-        job: The name of the job.
-        spec: Its spec.
-        settings: Its settings.
-        size: Its size.
-        cluster: The state of the cluster.
-        existing: The access modes of the job's claims, by name. They override the default of their class.
+    `existing` has the access modes of the job's claims, by name. They override the default of their class.
 
     Raises:
         InvalidJob: The job can't run with this storage.

@@ -352,9 +352,9 @@ def _report_workers(
     ready = sum(each.ready or each.finished for each in ctx.workers)
     is_running = ready >= needed or ctx.status.phase == n.PHASE_RUNNING
     why = suspended or why
-    message = f"{ready} of {nodes} {'worker is' if nodes == 1 else 'workers are'} ready" + (
-        f", {why}" if why else ""
-    )
+    message = f"{ready} of {nodes} {'worker is' if nodes == 1 else 'workers are'} ready"
+    if why:
+        message = f"{message}, {why}"
     fields: JsonObject = {"workers": ctx.count_workers()}
     if ctx.progress is not None:
         kept = ctx.status.raw.get("progress") if "unreadable" in ctx.progress else None

@@ -136,13 +136,9 @@ exit "$code"
 
 
 def wrap_command(words: Iterable[str], message_path: str = MESSAGE_PATH) -> list[str]:
-    """Return the command of a container that runs `words` and ends with their exit code.
+    """Return the command of a container with this `terminationMessagePath`. It ends with the exit code of `words`.
 
     After SIGTERM, the exit codes 0 and 137 (SIGKILL) become 143 (SIGTERM).
-
-    Args:
-        words: The command.
-        message_path: The container's `terminationMessagePath`.
     """
     quoted = "'" + message_path.replace("'", "'\\''") + "'"
     script = _SCRIPT.replace("PICK", _PICK).replace("MESSAGE", quoted)
