@@ -38,6 +38,7 @@ from trainyard.operator.plan import (
     contains,
     deletion,
     deletions_of,
+    list_first,
 )
 from trainyard.operator.resources import InvalidJob, VolumeMissing, distribute, plan_storage
 
@@ -45,7 +46,6 @@ BACKOFF_FIRST_SECONDS: Final = 10.0
 BACKOFF_MAX_SECONDS: Final = 360.0
 # A pod that still exists this long after its grace period is late: its node may not answer.
 LATE_SECONDS: Final = 15.0
-_SHOWN: Final = 3
 _NOT_RUNNING: Final = (
     Condition(n.SUSPENDED, False, "NotRequested"),
     Condition(n.WORKERS_READY, False, n.REASON_STARTING),
@@ -397,7 +397,7 @@ def _describe_remaining(
     ]
     if not objects:
         return "", None
-    message = f"the workers of the earlier attempt stop: {_list(objects)}"
+    message = f"the workers of the earlier attempt stop: {list_first(objects)}"
     first = earliest(*(parse_time(each.item["metadata"].get("deletionTimestamp")) for each in pods))
     late_after = None if first is None else first + LATE_SECONDS - ctx.now
     if late_after is not None and late_after <= 0:
@@ -405,17 +405,12 @@ def _describe_remaining(
     return message, late_after
 
 
-def _list(objects: list[str]) -> str:
-    more = f" and {len(objects) - _SHOWN} more" if len(objects) > _SHOWN else ""
-    return f"{', '.join(objects[:_SHOWN])}{more}"
-
-
 def _name_conflict(ctx: ReconcileContext, wanted: list[JsonObject]) -> str:
     """Return which existing objects have a name that the job needs; "" for none."""
     keys = [object_key(each) for each in wanted]
     foreign = [key for key in keys if key in ctx.children.foreign_objects]
     if foreign:
-        objects = _list([" ".join(key) for key in foreign])
+        objects = list_first([" ".join(key) for key in foreign])
         return f"{objects}: the job needs this name, which is taken. Delete the object, or rename the job."
     leaving = (
         key for key in keys if "deletionTimestamp" in ctx.children.objects.get(key, {}).get("metadata", {})

@@ -44,10 +44,7 @@ class _JobMeter:
 class CostMeters:
     """The meters of all jobs. Any thread may use it, but each job only one at a time.
 
-    Args:
-        price: Returns the price of a node.
-        read_offerings: Returns the instance types of nodes, by the nodes' names.
-        clock: Counts seconds, and is never set back.
+    `read_offerings` returns the offerings of nodes, by their names. `clock` counts seconds, and is never set back.
     """
 
     def __init__(

@@ -37,7 +37,6 @@ SETTLE_SECONDS: Final = 2.0
 FOLLOWING_SETTLE_SECONDS: Final = 6.0
 TAIL_BYTES: Final = 4096
 _QUARTER_HOUR: Final = 900
-_MAX_ZONE_OFFSET: Final = 15 * 3600
 # The prefix of torchrun's --tee: the role and the local rank.
 _PREFIX: Final = re.compile(r"^\[[A-Za-z_]+(\d+)\]: ?")
 # The line of torchrun's own log that reports a failed process, before torchrun's traceback.
@@ -136,7 +135,8 @@ def _process_lines(message: TerminationMessage) -> list[str]:
 def _failed_at(message: TerminationMessage, finished: float | None) -> float | None:
     """Return the time of the failure in torchrun's summary, else the end of the container.
 
-    The summary has local time without a time zone, so the zone is computed from the end of the container.
+    The summary has local time without a time zone. The zone is the quarter of an hour that is nearest to the end of
+    the container.
     """
     if not message.time or finished is None:
         return finished
@@ -144,8 +144,7 @@ def _failed_at(message: TerminationMessage, finished: float | None) -> float | N
         local = datetime.strptime(message.time, "%Y-%m-%d_%H:%M:%S").replace(tzinfo=UTC).timestamp()
     except ValueError:  # a worker may print anything
         return finished
-    zone = round((finished - local) / _QUARTER_HOUR) * _QUARTER_HOUR
-    return local + zone if abs(zone) <= _MAX_ZONE_OFFSET else finished
+    return local + round((finished - local) / _QUARTER_HOUR) * _QUARTER_HOUR
 
 
 def _truncate(text: str) -> str:

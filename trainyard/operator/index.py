@@ -106,9 +106,7 @@ class ObjectIndex:
     def change(self, before: JsonObject | None, after: JsonObject | None) -> Requests:
         """Apply an event, and return the jobs and queues to reconcile, each with a delay in seconds.
 
-        Args:
-            before: The object before the event, as `converter` returns it; None if it did not exist.
-            after: The object after the event; None if it does not exist any more.
+        The arguments are the object before and after the event, as `converter` returns it; None if it does not exist.
         """
         kind = (after or before or {}).get("kind")
         if kind == n.JOB_KIND:

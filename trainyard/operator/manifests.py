@@ -37,13 +37,9 @@ _IMAGE: Final = re.compile(r"[^\s@]+@sha256:[0-9a-f]{64}")
 
 
 def files(image: str | None = None) -> dict[str, str]:
-    """Return the text of each file by its path in the checkout.
+    """Return the text of each file by its path in the checkout. Raises ValueError if the image has no digest.
 
-    Args:
-        image: The controller's image; None for that of the checkout's Deployment.
-
-    Raises:
-        ValueError: The image has no digest.
+    `image` is the controller's image; None for that of the checkout's Deployment.
     """
     if image is not None and _IMAGE.fullmatch(image) is None:
         raise ValueError(f"image is {image!r}; it must be <name>@sha256:<64 hex digits>")

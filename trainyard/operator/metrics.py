@@ -75,12 +75,9 @@ class Metrics:
 def serve_liveness(
     host: str, port: int, silent_seconds: Callable[[], float], limit: float, died: Callable[[], list[str]]
 ) -> ThreadingHTTPServer:
-    """Answer the kubelet's liveness probe in a daemon thread.
+    """Answer the kubelet's liveness probe in a daemon thread. Raises OSError if the address is not available.
 
     The status is 500 if no reconcile ended within the limit, or if the watch of a kind died.
-
-    Raises:
-        OSError: The address is not available.
     """
 
     class Handler(BaseHTTPRequestHandler):

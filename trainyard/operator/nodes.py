@@ -70,10 +70,8 @@ def choose_nodes(
 ) -> Submit | Wait:
     """Return the number of nodes for the attempt, or why there are not enough yet.
 
-    Args:
-        leaving: The number of earlier workers that still run.
-        first: Another wait that comes first. Until it ends, no placeholders are created. A job that the pool can
-            never fit is reported even before this wait.
+    `leaving` earlier workers still run. Until the wait `first` ends, no placeholders are created, but a job that the
+    pool can never fit is reported.
     """
     if not attempt.cluster.placeholders:
         name, pool = names.PLACEHOLDER_PRIORITY_CLASS, attempt.settings.queue.scheduling.pool
@@ -544,8 +542,5 @@ def _format_amounts(amounts: Mapping[str, Amount]) -> dict[str, str]:
 
 
 def _parse_amounts(texts: Mapping[str, str] | None) -> dict[str, Amount]:
-    """Return amounts of a status; {} if one is no quantity, which the schema does not check."""
-    try:
-        return {name: quantity.parse(text) for name, text in (texts or {}).items()}
-    except ValueError:
-        return {}
+    """Return the amounts that `_format_amounts` wrote to a status."""
+    return {name: quantity.parse(text) for name, text in (texts or {}).items()}

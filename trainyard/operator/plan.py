@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 # An Event's message may have 1024 characters (k8s.io/kubernetes, pkg/apis/core/validation/events.go).
 _MESSAGE_LENGTH = 1024
+_MAX_LISTED = 3
 # Writes of a status, while other clients change labels or annotations.
 _STATUS_TRIES = 5
 # The interval of checks for a missing scheduler or policy. No watch reports it.
@@ -120,6 +121,12 @@ def contains(live: object, wanted: object) -> bool:
     if isinstance(wanted, list):
         return isinstance(live, list) and all(any(contains(one, each) for one in live) for each in wanted)
     return live == wanted
+
+
+def list_first(objects: Sequence[str]) -> str:
+    """Return the first objects for a message, and the number of the others."""
+    more = f" and {len(objects) - _MAX_LISTED} more" if len(objects) > _MAX_LISTED else ""
+    return f"{', '.join(objects[:_MAX_LISTED])}{more}"
 
 
 def apply_plan(

@@ -3,8 +3,8 @@
 It reads pods with the annotation `prometheus.io/scrape: "true"`, at `prometheus.io/port` and `prometheus.io/path`, as
 the Prometheus community's charts do. The defaults are those of the trainer.
 
-The annotations and the answer of a pod are not trusted. `read_progress` returns the progress, or the reason why it
-can't be read. It needs at most seconds and little memory, and raises no error.
+The annotations and the answer of a pod are not trusted. So `read_progress` needs at most seconds and little memory, and
+raises no error.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ from trainyard.operator.plan import (
     ReconcilePlan,
     contains,
     deletions_of,
+    list_first,
 )
 from trainyard.operator.resources import Mount, Size, Storage, distribute
 
@@ -41,7 +42,6 @@ from trainyard.operator.resources import Mount, Size, Storage, distribute
 _TRIAL: Final = "template-trial"
 _TRIAL_UID: Final = "00000000-0000-0000-0000-000000000000"
 _TRIAL_WORKSPACE: Final = {"digest": f"sha256:{'0' * 64}", "sizeBytes": 1}
-_MAX_SHOWN: Final = 3
 _CREATING: Final = "Creating"
 _DELETING: Final = "Deleting"
 # The error after all other checks have passed, also those of a quota's required fields (kubernetes 1.35.4,
@@ -222,9 +222,7 @@ def _release(ctx: QueueContext, inside: Mapping[str, list[str]]) -> ReconcilePla
     waits = []
     for name, children in inside.items():
         if left := [each for each in children if each not in own]:
-            more = f" and {len(left) - _MAX_SHOWN} more" if len(left) > _MAX_SHOWN else ""
-            shown = f"{', '.join(left[:_MAX_SHOWN])}{more}"
-            waits.append(f"queue {name} of KAI Scheduler is in use: {shown}")
+            waits.append(f"queue {name} of KAI Scheduler is in use: {list_first(left)}")
     if waits:
         message = (
             f"TorchrunQueue {ctx.meta.name} waits for its deletion: {'; '.join(waits)}. Delete or move these"

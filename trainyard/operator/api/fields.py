@@ -284,13 +284,12 @@ def integer(
 ) -> Any:
     """A whole number. Its range is explicit, because the API server does not check the format."""
     end = maximum if maximum is not None else MAX_EXACT if int64 else MAX_INT32
-
-    format_ = "int64" if int64 else "int32"
+    size = "int64" if int64 else "int32"
     return Field(
         description=description,
         holds=f"integer, {minimum} to {end}",
         form=f"a whole number from {minimum} to {end}",
-        checks={"type": "integer", "format": format_, "minimum": minimum, "maximum": end},
+        checks={"type": "integer", "format": size, "minimum": minimum, "maximum": end},
         valid=lambda value: type(value) is int and minimum <= value <= end,
         empty=minimum if more.get("required") else None,
         **more,
@@ -414,9 +413,7 @@ def kubernetes_object(description: str, shape: Mapping[str, Any] | None = None, 
 
     It is a map of anything. If it were an object with unknown fields, `==` in CEL would not see a renamed field
     (kubernetes 1.35, unstructuredMap.Equal in k8s.io/apiserver/pkg/cel/common/values.go).
-
-    Args:
-        shape: The fields that this program reads and `parse` must check.
+    `shape` has the fields that this program reads, and that `parse` must check.
     """
     checks = {"x-kubernetes-preserve-unknown-fields": True}
     anything = Field(description="As Kubernetes has it.", holds="anything", form="anything", checks=checks)

@@ -129,10 +129,7 @@ def check_pod_template(spec: QueueSpec, path: str = "spec", *, workspace: bool =
     """Return an error for each name, label and field of a pod template that the controller sets itself.
 
     The status of the queue shows these errors. They do not stop its jobs, because a job without a workspace can run.
-
-    Args:
-        path: The object that contains the pod template.
-        workspace: Whether the pods may have a workspace, and so its containers.
+    `path` is the object that contains the pod template. With `workspace`, the pods may have its containers.
     """
     template, place = spec.pod_template, f"{path}.podTemplate"
     metadata = {"labels": template.metadata.labels, "annotations": template.metadata.annotations}
