@@ -142,7 +142,7 @@ class Reconciler:
             ctx = ctx.with_queue(self._index.find_queue(namespace, ctx.spec.job_queue))
             idle_plan = self._idle_plan(path, ctx)
             if idle_plan is not None:
-                return self._pace(path, self._apply(path, job, idle_plan), waits=False)
+                return self._pace(path, idle_plan.requeue_after, waits=False)
             ctx = self._read_cluster(ctx.with_queue(self._read_queue(ctx)))
             pool = pool_to_count(ctx)
             plan = self._plan(path, ctx, pool)
@@ -160,23 +160,18 @@ class Reconciler:
             return self._pace(path, requeue_after, waits=bool(pool))
 
     def _idle_plan(self, path: str, ctx: ReconcileContext) -> ReconcilePlan | None:
-        """Return the plan for a job without objects, whose queue is known from the watches.
+        """Return the plan for a job without objects that writes nothing, by the watches; None for any other job.
 
-        The plan only reports. A watch may be late, so any other plan is made again from fresh reads, and is None here.
-        A late event enqueues the job again.
+        A watch may be late, so plans that write are made from fresh reads. A late event enqueues the job again.
         """
         if ctx.status.phase not in IDLE_PHASES or not self._has_no_known_objects(path, ctx):
             return None
-        for fresh in (False, True):
-            ctx = self._read_cluster(ctx.with_queue(self._read_queue(ctx)) if fresh else ctx)
-            if pool_to_count(ctx):
-                return None
-            plan = plan_job(ctx)
-            if not _only_reports(ctx, plan) or _may_be_outdated(ctx, plan):
-                return None
-            if plan.status is None:
-                break  # a user reads no status of a queue that is older than the job
-        return plan
+        ctx = self._read_cluster(ctx)
+        if pool_to_count(ctx):
+            return None
+        plan = plan_job(ctx)
+        writes = replace(plan, requeue_after=None) != ReconcilePlan()
+        return None if writes or _may_be_outdated(ctx, plan) else plan
 
     def _has_no_known_objects(self, path: str, ctx: ReconcileContext) -> bool:
         """Return whether the watches, which may be late, have seen no object of the job."""
@@ -345,16 +340,6 @@ class Reconciler:
                 plan = reject_request(item, str(error), self._now())
                 apply_plan(plan, item, self._objects, now=self._now)
             raise
-
-
-def _only_reports(ctx: ReconcileContext, plan: ReconcilePlan) -> bool:
-    if plan.deletions or plan.creations or plan.patches or plan.recount or plan.finalizers is not None:
-        return False
-    if plan.status is None:
-        return True
-    before = ctx.status.attempt, ctx.status.restarts
-    same = (plan.status.get("attempt"), plan.status.get("restarts")) == before
-    return same and plan.status.get("phase") in (n.PHASE_PENDING, n.PHASE_SUSPENDED)
 
 
 def _may_be_outdated(ctx: ReconcileContext, plan: ReconcilePlan) -> bool:
