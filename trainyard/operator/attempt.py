@@ -72,7 +72,7 @@ def start_attempt(ctx: ReconcileContext) -> ReconcilePlan:
     outdated = [each for each in ctx.children.jobs if not _is_up_to_date(ctx, each, jobs)]
     groups = _outdated_groups(ctx, attempt)
     plan = _advance(ctx, attempt, choice, outdated, groups, jobs)
-    kept = _failed_jobs(ctx) if backoff(ctx)[1] > 0 else []
+    kept = failed_jobs(ctx) if backoff(ctx)[1] > 0 else []
     name = n.attempt_name(ctx.meta.name, ctx.status.attempt)
     deletions = (
         *delete_jobs(each for each in outdated if each not in kept),
@@ -370,10 +370,10 @@ def _is_up_to_date(ctx: ReconcileContext, job: AttemptJob, wanted: list[JsonObje
     return bool(job.pods == same["spec"]["completions"]) and contains(live, annotations)
 
 
-def _failed_jobs(ctx: ReconcileContext) -> list[AttemptJob]:
-    """Return the failed Jobs, which stay during a backoff. Their pods have the logs, and use no node.
+def failed_jobs(ctx: ReconcileContext) -> list[AttemptJob]:
+    """Return the Jobs that have failed, or that the Job controller is about to fail, with a failed pod.
 
-    The Job controller stops the other pods of such a Job.
+    They stay during a backoff, because their pods have the logs, and use no node. The Job controller stops other pods.
     """
     failing = {each.job for each in ctx.children.workers if each.failed}
     return [each for each in ctx.children.jobs if each.failed or each.uid in failing]

@@ -54,14 +54,11 @@ def clean_up_finished(ctx: ReconcileContext) -> ReconcilePlan | None:
     """
     if not ctx.status.final:
         return None
-    # The Job controller is about to fail a Job with a failed pod, but not the Jobs of the other nodes.
-    failing = {each.job for each in ctx.children.workers if each.failed}
+    failed = [each for each in attempt.failed_jobs(ctx) if each.attempt == ctx.status.attempt]
     jobs = [
         deletion(each.item, foreground=True)
         for each in ctx.children.jobs
-        if each.uid not in ctx.children.succeeded_jobs
-        and not (each.attempt == ctx.status.attempt and (each.failed or each.uid in failing))
-        and not each.deleting
+        if each.uid not in ctx.children.succeeded_jobs and each not in failed and not each.deleting
     ]
     others = [item for (kind, _), item in ctx.children.objects.items() if kind in ("PodGroup", "Pod")]
     deletions = (*jobs, *attempt.delete_orphans(ctx), *deletions_of(others))
