@@ -306,9 +306,10 @@ def _environment(attempt: AttemptSpec, node: int | None, variables: Mapping[str,
         **variables,
     }
     if interface := queue.networking.interface:
+        values[n.ENV_NCCL_INTERFACE] = interface
         # gloo knows no exclusions (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp).
-        gloo = "" if interface.startswith("^") else interface.removeprefix("=")
-        values |= {n.ENV_NCCL_INTERFACE: interface, n.ENV_GLOO_INTERFACE: gloo}
+        if not interface.startswith("^"):
+            values[n.ENV_GLOO_INTERFACE] = interface.removeprefix("=")
     if size.elastic:
         # After a change of the members, the others would look for the store of an agent that is gone
         # (pytorch/pytorch, torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
@@ -331,8 +332,6 @@ def _environment(attempt: AttemptSpec, node: int | None, variables: Mapping[str,
         ours.append({"name": "PET_LOCAL_ADDR", **_field("status.podIP")})
     below = _template_worker(queue).get("env") or []
     result = {str(each.get("name")): each for each in (*fixed, *ours, *below, *attempt.spec.env, *fixed)}
-    if result.get(n.ENV_GLOO_INTERFACE) == {"name": n.ENV_GLOO_INTERFACE, "value": ""}:
-        del result[n.ENV_GLOO_INTERFACE]
     return list(result.values())
 
 
