@@ -53,20 +53,17 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     address = options.address or (wildcard_address(environment) if pod else _LOOPBACK)
     try:
         client = connect_in_pod_or_outside()
-        ports = options.metrics_port, options.liveness_port
-        return asyncio.run(_serve(client, image, pod or str(uuid.uuid4()), address, *ports))
+        return asyncio.run(_serve(client, image, pod or str(uuid.uuid4()), address, options))
     except (ApiUnavailable, OSError) as error:
         place = f"{address}: " if isinstance(error, OSError) else ""
         print(f"torchrun-controller: {place}{error}", file=sys.stderr)
         return _FAILED
 
 
-async def _serve(
-    client: Client, image: str, holder: str, address: str, metrics_port: int, liveness_port: int
-) -> int:
+async def _serve(client: Client, image: str, holder: str, address: str, options: argparse.Namespace) -> int:
     objects = Objects(client, n.FIELD_MANAGER)
     metrics = Metrics()
-    metrics.serve(address, metrics_port)
+    metrics.serve(address, options.metrics_port)
     index = ObjectIndex()
     prices = KarpenterPrices()
     prices.start()
@@ -74,7 +71,7 @@ async def _serve(
     controller = Controller(reconciler, metrics, index)
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
     watches = Watches(client, controller, loop)
-    serve_liveness(address, liveness_port, controller.silent_seconds, STUCK_SECONDS, watches.died)
+    serve_liveness(address, options.liveness_port, controller.silent_seconds, STUCK_SECONDS, watches.died)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     await asyncio.to_thread(watches.start)

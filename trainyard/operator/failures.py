@@ -83,12 +83,6 @@ class Failure:
         return SETTLE_SECONDS if self._certainty == _CAUSE else FOLLOWING_SETTLE_SECONDS
 
 
-def find_first_failure(workers: Iterable[Worker]) -> Failure | None:
-    """Return the failure that caused the others; None if no worker failed."""
-    found = (read_failure(each) for each in workers if each.failed)
-    return min(found, key=lambda each: each.order, default=None)
-
-
 def settle_seconds(failure: Failure, workers: Iterable[Worker], now: float) -> float:
     """Return the seconds until `failure` is final. Until then, an earlier failure may still be reported.
 
@@ -175,7 +169,8 @@ def find_end(ctx: ReconcileContext) -> AttemptEnd | None:
     # A suspended Job deletes its workers, and creates them again when it is resumed.
     suspended = {each.uid for each in jobs if each.suspended}
     kept = [each for each in ctx.workers if not (each.deleting and each.job in suspended)]
-    failure = find_first_failure(kept)
+    failures = (read_failure(each) for each in kept if each.failed)
+    failure = min(failures, key=lambda each: each.order, default=None)  # the cause of the others
     lost = [each for each in kept if each.deleting and (each.deleted_gracefully or not each.finished)]
     # After a disruption, the Job controller deletes the other workers as well.
     first_lost = min(lost, key=lambda each: not each.disruption, default=None)

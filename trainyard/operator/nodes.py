@@ -383,7 +383,7 @@ def build_request(attempt: AttemptSpec, pool: NodePool | None) -> JobRequest:
     offers = pool.offers if pool is not None else {}
     return JobRequest(
         job=attempt.name,
-        requests={name: format_amount(amount) for name, amount in amounts.items()},
+        requests=_format_amounts(amounts),
         affinity=(spec.get("affinity") or {}).get("nodeAffinity") or {},
         gpus=size.total_gpus if attempt.spec.num_nodes is None and attempt.spec.elastic is None else 0,
         gpus_per_node=queue.node_resources.gpus,
