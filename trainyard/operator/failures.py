@@ -129,8 +129,7 @@ def _process_lines(message: TerminationMessage) -> list[str]:
 def _failed_at(message: TerminationMessage, finished: float | None) -> float | None:
     """Return the time of the failure in torchrun's summary, else the end of the container.
 
-    The summary has local time without a time zone. The zone is the quarter of an hour that is nearest to the end of
-    the container.
+    The summary has local time without a time zone, so the zone is computed from the end of the container.
     """
     if not message.time or finished is None:
         return finished

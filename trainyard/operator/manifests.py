@@ -1,13 +1,7 @@
 """Write crd/, config/ and docs/torchrun-fields.md: `python -m trainyard.operator.manifests` (`make manifests`).
 
 The definitions, the admission policies and the page come from the declarations of the fields. The Deployment, the roles
-and the NetworkPolicies are plain YAML in config/. To install the controller, apply the files in this order:
-
-    kubectl apply -f crd/
-    kubectl apply -f config/deployment.yaml
-    kubectl apply -f config/rbac/role.yaml
-    kubectl apply -f config/admission.yaml
-    kubectl apply -f config/network.yaml
+and the NetworkPolicies are plain YAML in config/. docs/torchrun.md lists the commands that apply them.
 
 The committed Deployment has an image that does not exist. A stack sets its own image, as does
 `--image NAME@sha256:DIGEST` (`make manifests IMAGE=NAME@sha256:DIGEST`).
