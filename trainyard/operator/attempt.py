@@ -249,7 +249,7 @@ def _find_settings(ctx: ReconcileContext) -> Settings | Wait:
         message = f"TorchrunQueue {spec.job_queue}: {'; '.join(own)}"
         return Wait(n.REASON_QUEUE_INVALID, message, (Condition(n.QUEUE_FOUND, True, "Found"),))
     # A job that started under an earlier version of the program continues.
-    if not ctx.has_started and (errors := own_template(queue.get("spec") or {}, spec, settings.queue)):
+    if not ctx.has_started and (errors := own_template(spec)):
         return _refuse("; ".join(errors))
     if settings.gang and not ctx.cluster.kai:
         message = (

@@ -89,7 +89,7 @@ def build_queue_context(
         item=queue,
         meta=parse_metadata(queue),
         spec=spec,
-        problems=problems if spec is None else tuple(check_pod_template(spec)),
+        problems=problems if spec is None else tuple(check_pod_template(spec.pod_template)),
         kai_queues={each["metadata"]["name"]: each for each in kai_queues} if cluster.kai else {},
         cluster=cluster,
         now=now,

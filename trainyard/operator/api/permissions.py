@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from trainyard.operator import names as n
-from trainyard.operator.api.queue import VOLUMES, QueueSpec
+from trainyard.operator.api.queue import VOLUMES, PodTemplate
 
 # Permission to update the queue that the job names.
 UPDATE_QUEUE: Final = "update-queue"
@@ -125,13 +125,13 @@ _SCHEDULING_FIELDS: Final = {
 }
 
 
-def check_pod_template(spec: QueueSpec, path: str = "spec", *, workspace: bool = True) -> list[str]:
+def check_pod_template(template: PodTemplate, path: str = "spec", *, workspace: bool = True) -> list[str]:
     """Return an error for each name, label and field of a pod template that the controller sets itself.
 
     The status of the queue shows these errors. They do not stop its jobs, because a job without a workspace can run.
     `path` is the object that contains the pod template. With `workspace`, the pods may have its containers.
     """
-    template, place = spec.pod_template, f"{path}.podTemplate"
+    place = f"{path}.podTemplate"
     metadata = {"labels": template.metadata.labels, "annotations": template.metadata.annotations}
     errors = [
         f"{place}.metadata.{kind}.{key}: reserved for Trainyard and the schedulers and operators of its pods. Use a key"

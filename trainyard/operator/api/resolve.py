@@ -13,7 +13,7 @@ from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.api.job import C10D, ETCD, JobSpec
 from trainyard.operator.api.permissions import check_pod_template
-from trainyard.operator.api.queue import NEVER, VOLUMES, QueueSpec, parse_queue
+from trainyard.operator.api.queue import NEVER, VOLUMES, PodTemplate, QueueSpec, parse_queue
 
 # The ways to give the size of a volume. A way that the job uses removes the queue's.
 _SIZES = ("size", "sizePerGPU", "existingClaim")
@@ -110,11 +110,7 @@ def _get(value: Any, *path: str) -> Any:
     return value
 
 
-def own_template(queue: Any, job: JobSpec, spec: QueueSpec) -> tuple[str, ...]:
+def own_template(job: JobSpec) -> list[str]:
     """Return the errors of the job's pod template. The status of the queue has those of the queue's template."""
-    if not isinstance(job.overrides, Mapping) or job.overrides.get("podTemplate") is None:
-        return ()
-    below, _ = parse_queue(merge(queue, {**job.overrides, "podTemplate": None}))
-    path, sent = "spec.overrides", job.workspace is not None
-    known = [] if below is None else check_pod_template(below, path, workspace=sent)
-    return tuple(each for each in check_pod_template(spec, path, workspace=sent) if each not in known)
+    template = PodTemplate.parse(job.overrides.get("podTemplate") or {}, "", [])
+    return check_pod_template(template, "spec.overrides", workspace=job.workspace is not None)
