@@ -10,7 +10,7 @@ from typing import Any, Final
 from launcher.observe import Observation
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject
-from trainyard.operator.api.job import JobSpec, Meta, parse_job, parse_metadata
+from trainyard.operator.api.job import JobSpec, Meta, parse_metadata, read_job
 from trainyard.operator.api.permissions import JOB_LABELS, check_pod_template
 from trainyard.operator.api.queue import QueueSpec, parse_queue
 from trainyard.operator.api.resolve import Settings, combine
@@ -108,9 +108,7 @@ def build_trial_pod(ctx: QueueContext) -> JsonObject | None:
         return None
     gpus = spec.node_resources.gpus
     job_spec = {"numGPUs": gpus, "command": "true", "workspace": _TRIAL_WORKSPACE}
-    job, _ = parse_job({"jobQueue": meta.name, **job_spec})
-    if job is None:
-        return None
+    job, _ = read_job({"jobQueue": meta.name, **job_spec})
     settings = combine(spec, job, gpus)
     size = distribute(job, settings.queue)
     pod = build_worker(trial_attempt(meta.namespace, job, settings, size, ctx.cluster), node=0)
