@@ -371,9 +371,9 @@ def _is_up_to_date(ctx: ReconcileContext, job: AttemptJob, wanted: list[JsonObje
 
 
 def failed_jobs(ctx: ReconcileContext) -> list[AttemptJob]:
-    """Return the Jobs that have failed, or that the Job controller is about to fail, with a failed pod.
+    """Return the failed Jobs, and those with a failed pod, which the Job controller is about to fail.
 
-    They stay during a backoff, because their pods have the logs, and use no node. The Job controller stops other pods.
+    They stay during a backoff. Their pods have the logs, and use no node: the Job controller stops the others.
     """
     failing = {each.job for each in ctx.children.workers if each.failed}
     return [each for each in ctx.children.jobs if each.failed or each.uid in failing]
