@@ -11,7 +11,6 @@ between two writes is safe, because the next reconcile reads the earlier writes:
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -66,8 +65,6 @@ _CLUSTER_REASONS = (
 CONFLICT_SECONDS = 0.2
 # The limit for the reconciles of all jobs that wait for nodes.
 READS_PER_SECOND = 5.0
-
-log = logging.getLogger(__name__)
 
 # The steps of a reconcile of a TorchrunJob, in order. The first step that returns a plan decides.
 STEPS: Final[tuple[Callable[[ReconcileContext], ReconcilePlan | None], ...]] = (
@@ -193,11 +190,12 @@ class Reconciler:
             objects = [] if is_new else self._with_conflicts(path, self._read_children(ctx))
             ctx = replace(ctx, children=observe(ctx.meta, objects, ctx.status.attempt))
             seen = self._cluster_reader.pool(pool, namespace, self._now(), fresh=fresh) if pool else None
+            worker = find_first_worker(ctx)
             ctx = replace(
                 ctx,
                 pool=seen,
                 nearby=self._nearby_sync_pods(ctx),
-                progress=self._read_progress(path, ctx),
+                progress=None if worker is None else self._progress_poller.poll(path, worker),
                 cost=self._meters.count(path, ctx),
                 now=self._now(),
             )
@@ -284,15 +282,6 @@ class Reconciler:
         else:
             jobs = self._objects.list(n.API_VERSION, n.JOB_KIND, ctx.meta.namespace)
         return nearby_sync_pods(ctx, jobs)
-
-    def _read_progress(self, path: str, ctx: ReconcileContext) -> JsonObject | None:
-        """Return the progress from the first worker. An error does not stop the reconcile."""
-        try:
-            worker = find_first_worker(ctx)
-            return None if worker is None else self._progress_poller.poll(path, worker)
-        except Exception as error:
-            log.warning("%s: its progress can't be read: %r", path, error)
-            return None
 
     def _dry_run(self, ctx: QueueContext) -> str | None:
         """Return why the API server rejects a pod of the queue, "" if it does not; None for an invalid queue."""
