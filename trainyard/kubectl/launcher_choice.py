@@ -105,7 +105,9 @@ def check_synced_scripts(job: JsonObject, root: Path, queue: JsonObject | None) 
         return
     found = _detect(spec, root, queue)
     name = f"job {job['metadata']['name']}"
-    decided = spec.launcher or detect_launcher(spec.command, spec.args).launcher
+    decided = spec.launcher
+    if not decided:
+        decided = detect_launcher(spec.command, spec.args, variables=spec.literal_variables).launcher
     if decided == TORCHRUN and found.own_launcher:
         raise PluginError(
             USAGE,

@@ -251,7 +251,9 @@ def _launcher(spec: JsonObject) -> str:
     if launcher := spec.get("launcher"):
         return str(launcher)
     try:
-        found = detect_launcher(str(spec["command"]), tuple(map(str, spec.get("args") or ())))
+        args = tuple(map(str, spec.get("args") or ()))
+        env = {str(each["name"]): str(each["value"]) for each in spec.get("env") or () if "value" in each}
+        found = detect_launcher(str(spec["command"]), args, variables=env)
     except ValueError:  # an open quotation
         return "-"
     why = found.own_launcher or found.unknown

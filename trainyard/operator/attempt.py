@@ -285,8 +285,10 @@ def _policy_wait(ctx: ReconcileContext) -> Wait | None:
 
 def accepted_conditions(ctx: ReconcileContext, attempt: AttemptSpec) -> tuple[Condition, ...]:
     """Return the conditions of a valid job. Accepted names decisions that the user may not expect."""
-    messages = []
-    found = None if attempt.spec.launcher else detect_launcher(attempt.spec.command, attempt.spec.args)
+    messages, spec = [], attempt.spec
+    found = None
+    if not spec.launcher:
+        found = detect_launcher(spec.command, spec.args, variables=spec.literal_variables)
     if found is not None and found.unknown:
         messages.append(
             f"the command runs once on each node, without torchrun: {found.unknown} is not known to be a plain "

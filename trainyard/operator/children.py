@@ -215,7 +215,9 @@ def pull_secrets(queue: QueueSpec) -> JsonObject:
 def _worker_container(attempt: AttemptSpec, node: int | None, mounts: list[JsonObject]) -> JsonObject:
     queue, spec = attempt.settings.queue, attempt.spec
     below = _template_worker(queue)
-    command = build_command(spec.command, spec.args, attempt.rendezvous, spec.launcher)
+    command = build_command(
+        spec.command, spec.args, attempt.rendezvous, spec.launcher, spec.literal_variables
+    )
     variables = {**user_variables(queue.pod_template.spec, below), **command.environment}
     resources, ours = below.get("resources") or {}, worker_resources(attempt)
     paths = {each["mountPath"] for each in mounts}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -111,10 +112,16 @@ def unclosed(command: str) -> str:
     return ""
 
 
-def build_command(command: str, args: tuple[str, ...], rendezvous: Rendezvous, launcher: str = "") -> Command:
+def build_command(
+    command: str,
+    args: tuple[str, ...],
+    rendezvous: Rendezvous,
+    launcher: str = "",
+    variables: Mapping[str, str] | None = None,
+) -> Command:
     """Return the container's command. `check_command` must have found no error in the user's command.
 
-    Without `launcher`, the detected one is used.
+    Without `launcher`, the one that the command with these environment variables needs is detected.
     """
     words: tuple[str, ...] = ("sh", "-c", command)
     if not needs_shell(command):
@@ -124,7 +131,7 @@ def build_command(command: str, args: tuple[str, ...], rendezvous: Rendezvous, l
     words = tuple(map(literally, words))
     timeouts = _TIMEOUTS.get(rendezvous.backend, ("timeout",))
     environment = {"PET_RDZV_CONF": ",".join(f"{name}={RENDEZVOUS_SECONDS}" for name in timeouts)}
-    if (launcher or detect_launcher(command, args).launcher) == NO_LAUNCHER:
+    if (launcher or detect_launcher(command, args, variables=variables).launcher) == NO_LAUNCHER:
         environment |= {f"PET_{name.upper().replace('-', '_')}": value for name, value in rendezvous.flags}
     else:
         flags = [f"--{name}={value}" for name, value in rendezvous.flags]
