@@ -1,32 +1,27 @@
 """Capacity blocks: offerings, purchases, and launches. A block is a reservation with a start and an end.
 
-Blocks of any length up to AWS's maximum are offered, in every zone that has the type. The start is as early as the end
-allows.
+Blocks of any length are offered, in every zone that has the type. The start is as early as the end allows.
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html, and for fleets
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-fleet-launch-instances-capacity-blocks-walkthrough.html
 """
 
 from __future__ import annotations
 
-import secrets
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from moto.core.responses import ActionResult
-from moto.core.utils import utcnow
 from moto.ec2.responses import EC2Response
 
-from local.aws.account import ACCOUNT_ID
-from local.aws.ec2_utils import ec2_page, requested_tags, table
+from local.aws.ec2_utils import ec2_page, new_id, table
 from local.aws.errors import ApiError
 from local.aws.prices import hourly
-from local.aws.reservations import moment, reservations, shown, state, used
+from local.aws.reservations import add, moment, state, used
 
 # The same term for the type of a reservation, of a market, of a fleet's capacity and of an instance's lifecycle.
 BLOCK = "capacity-block"
 # This long before a block's end, EC2 begins to terminate its instances and launches no more.
 LAST_MINUTES = timedelta(minutes=30)
-LONGEST = timedelta(days=182)
 
 
 def _offered(backend: Any) -> dict[str, dict[str, Any]]:
@@ -38,19 +33,12 @@ def describe_capacity_block_offerings(self: Any) -> ActionResult:
     """Answer DescribeCapacityBlockOfferings: one offering per zone that has the type."""
     backend, name = self.ec2_backend, self._get_param("InstanceType")
     hours, count = int(self._get_param("CapacityDurationHours")), int(self._get_param("InstanceCount", 1))
-    if hours > LONGEST.days * 24:
-        raise ApiError(
-            "InvalidParameterValue",
-            f"CapacityDurationHours must be at most {LONGEST.days * 24}, which is {LONGEST.days} days, got {hours}.",
-        )
-    start, end = self._get_param("StartDateRange"), self._get_param("EndDateRange")
-    first = moment(start) if start else datetime.now(UTC).replace(microsecond=0)
-    if end:
-        first = moment(end) - timedelta(hours=hours)
+    end = self._get_param("EndDateRange")
+    first = moment(end) - timedelta(hours=hours) if end else datetime.now(UTC).replace(microsecond=0)
     zones = backend.describe_instance_type_offerings("availability-zone", {"instance-type": [name]})
     found = [
         {
-            "CapacityBlockOfferingId": "cb-" + secrets.token_hex(9)[:17],
+            "CapacityBlockOfferingId": new_id("cb"),
             "InstanceType": name,
             "AvailabilityZone": zone["Location"],
             "InstanceCount": count,
@@ -69,57 +57,15 @@ def describe_capacity_block_offerings(self: Any) -> ActionResult:
 
 def purchase_capacity_block(self: Any) -> ActionResult:
     """Answer PurchaseCapacityBlock. It is paid at once: scheduled, and active from its start."""
-    self.error_on_dryrun()
-    offer = _offered(self.ec2_backend).pop(self._get_param("CapacityBlockOfferingId"), None)
-    if offer is None:
-        raise ApiError(
-            "InvalidCapacityBlockOfferingId.NotFound", "The capacity block offering does not exist."
-        )
-    reservation_id = "cr-" + secrets.token_hex(9)[:17]
-    document = {
-        "CapacityReservationId": reservation_id,
-        "OwnerId": ACCOUNT_ID,
-        "CapacityReservationArn": f"arn:aws:ec2:{self.region}:{ACCOUNT_ID}:capacity-reservation/{reservation_id}",
-        "InstanceType": offer["InstanceType"],
-        "InstancePlatform": self._get_param("InstancePlatform"),
-        "AvailabilityZone": offer["AvailabilityZone"],
-        "Tenancy": "default",
-        "TotalInstanceCount": offer["InstanceCount"],
-        "InstanceMatchCriteria": "targeted",
-        "EndDateType": "limited",
-        "EndDate": offer["EndDate"],
-        "StartDate": offer["StartDate"],
-        "ReservationType": BLOCK,
-        "State": "active",
-        "CreateDate": utcnow(),
-        "tags": requested_tags(self._get_param("TagSpecifications")).get("capacity-reservation", {}),
-    }
-    reservations(self.ec2_backend)[reservation_id] = document
-    return ActionResult({"CapacityReservation": shown(self.ec2_backend, document)})
-
-
-def check_fleet(fleet_type: str | None, capacity: dict[str, Any], on_demand: dict[str, Any]) -> None:
-    """Check the request of a fleet that launches into a block, by the walkthrough's considerations.
-
-    Raises:
-        ApiError: The request is not valid. The walkthrough names no codes; InvalidParameterCombination is EC2's own for
-            this.
-    """
-    if fleet_type != "instant":
-        raise ApiError(
-            "InvalidParameterCombination", "Only fleets of type instant can launch into a Capacity Block."
-        )
-    for name in ("OnDemandTargetCapacity", "SpotTargetCapacity"):
-        if capacity.get(name):
-            raise ApiError(
-                "InvalidParameterCombination",
-                f"{name} is not supported with the default target capacity type {BLOCK}.",
-            )
-    if on_demand.get("CapacityReservationOptions"):
-        raise ApiError(
-            "InvalidParameterCombination",
-            f"CapacityReservationOptions is not supported with the default target capacity type {BLOCK}.",
-        )
+    offer = _offered(self.ec2_backend).pop(self._get_param("CapacityBlockOfferingId"))
+    return add(
+        self,
+        **{key: offer[key] for key in ("InstanceType", "AvailabilityZone", "StartDate", "EndDate")},
+        TotalInstanceCount=offer["InstanceCount"],
+        InstanceMatchCriteria="targeted",
+        EndDateType="limited",
+        ReservationType=BLOCK,
+    )
 
 
 def check_one(templates: list[dict[str, Any]]) -> None:

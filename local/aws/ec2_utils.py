@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import secrets
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from moto.ec2.utils import convert_tag_spec
 
 from local.aws import faults
 from local.aws.errors import ApiError
@@ -38,13 +41,14 @@ def count_running(backend: Any, fault: faults.Fault) -> int:
     )
 
 
-def requested_tags(specifications: Iterable[Document] | None) -> dict[str, dict[str, str]]:
-    """Return the tags of `TagSpecifications`, by type of resource."""
-    tags: dict[str, dict[str, str]] = {}
-    for specification in specifications or []:
-        kind = tags.setdefault(specification.get("ResourceType", ""), {})
-        kind.update({tag["Key"]: tag.get("Value", "") for tag in specification.get("Tags", [])})
-    return tags
+def new_id(prefix: str) -> str:
+    """Return a new id in the form of EC2 and FSx: the prefix and 17 hexadecimal digits."""
+    return f"{prefix}-{secrets.token_hex(9)[:17]}"
+
+
+def requested_tags(response: Any, kind: str) -> dict[str, str]:
+    """Return the tags that a request of moto's EC2 has for a type of resource."""
+    return dict(convert_tag_spec(response._get_param("TagSpecifications", [])).get(kind, {}))
 
 
 def tag_list(tags: Mapping[str, str]) -> list[Document]:
@@ -54,14 +58,7 @@ def tag_list(tags: Mapping[str, str]) -> list[Document]:
 
 def ec2_page(response: Any, key: str, items: list[Document]) -> Document:
     """Return an answer with the page of a list that a request of moto's EC2 asks for."""
-    found, token = page(
-        items,
-        response._get_param("NextToken"),
-        response._get_param("MaxResults"),
-        key=key,
-        maximum=1000,
-        codes=("InvalidParameterValue", "InvalidParameterValue"),
-    )
+    found, token = page(items, response._get_param("NextToken"), response._get_param("MaxResults"), 1000)
     return {key: found, "NextToken": token}
 
 

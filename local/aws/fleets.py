@@ -17,7 +17,6 @@ from moto.ec2.utils import random_fleet_id
 
 from local.aws import capacity_blocks, faults, placement_groups, prices, reservations
 from local.aws.ec2_utils import count_running
-from local.aws.errors import ApiError
 
 CAPACITY_DEFAULT = "on-demand"
 
@@ -153,14 +152,6 @@ def install() -> None:
         capacity = self._get_param("TargetCapacitySpecification") or {}
         asked = capacity.get("DefaultTargetCapacityType")
         into_block = asked == capacity_blocks.BLOCK
-        if into_block:
-            on_demand = self._get_param("OnDemandOptions") or {}
-            capacity_blocks.check_fleet(self._get_param("Type"), capacity, on_demand)
-        elif capacity.get("SpotTargetCapacity") or capacity.get("OnDemandTargetCapacity"):
-            raise ApiError(
-                "UnsupportedOperation",
-                "the local cloud launches fleets of one capacity type, which is DefaultTargetCapacityType",
-            )
         configs, total = self._get_param("LaunchTemplateConfigs", []), int(capacity["TotalTargetCapacity"])
         if into_block:
             templates = [config["LaunchTemplateSpecification"] for config in configs]

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from moto.ec2.models import ec2_backends
+from moto.ec2.utils import convert_tag_spec
 from moto.iam.models import iam_backends
 
 from local.aws.account import ACCOUNT_ID, PARTITION
-from local.aws.ec2_utils import requested_tags
 from local.aws.policy import Request
 
 Tags = dict[str, str]
@@ -128,18 +128,12 @@ def _launch(
     response: Any, data: dict[str, Any], overrides: list[Any], tags: dict[str, Tags]
 ) -> list[Request]:
     """Return the permissions that RunInstances needs on what it creates and what it uses."""
-    made = [
-        Request("ec2:RunInstances", _arn(response, kind), _request_tags(tags.get(kind, {})))
-        for kind in ("instance", "volume", "network-interface")
-    ]
+    kinds = ["instance", "volume", "network-interface"]
     if "spot-instances-request" in tags:
-        made.append(
-            Request(
-                "ec2:RunInstances",
-                _arn(response, "spot-instances-request"),
-                _request_tags(tags["spot-instances-request"]),
-            )
-        )
+        kinds.append("spot-instances-request")
+    made = [
+        Request("ec2:RunInstances", _arn(response, kind), _request_tags(tags.get(kind, {}))) for kind in kinds
+    ]
     used: dict[str, set[str]] = {"image": set(), "subnet": set(), "security-group": set()}
     for source in (data, *overrides):
         used["image"].add(source.get("ImageId", ""))
@@ -178,7 +172,7 @@ def _pass_role(arn: str) -> Request:
 
 
 def _create_fleet(response: Any) -> list[Request]:
-    tags = requested_tags(response._get_param("TagSpecifications"))
+    tags = convert_tag_spec(response._get_param("TagSpecifications", []))
     requests = [Request("ec2:CreateFleet", _arn(response, "fleet"), _request_tags(tags.get("fleet", {})))]
     for config in response._get_param("LaunchTemplateConfigs", []):
         template_id, data = _template(response, config.get("LaunchTemplateSpecification"))
@@ -187,32 +181,34 @@ def _create_fleet(response: Any) -> list[Request]:
                 _existing(response, action, "launch-template", template_id)
                 for action in ("ec2:CreateFleet", "ec2:RunInstances")
             ]
-        merged = {**requested_tags(data.get("TagSpecifications")), **tags}
+        merged = {**convert_tag_spec(data.get("TagSpecifications") or []), **tags}
         requests += _launch(response, data, config.get("Overrides") or [], merged)
         requests += _tagging(response, merged, "CreateFleet")
     return requests
 
 
 def _run_instances(response: Any) -> list[Request]:
-    tags = requested_tags(response._get_param("TagSpecifications"))
+    tags = convert_tag_spec(response._get_param("TagSpecifications", []))
     template_id, data = _template(response, response._get_param("LaunchTemplate"))
     names = ("ImageId", "SubnetId", "SecurityGroupIds", "NetworkInterfaces", "IamInstanceProfile")
     given = {name: response._get_param(name) for name in names}
     data = {**data, **{k: v for k, v in given.items() if v}}
-    merged = {**requested_tags(data.get("TagSpecifications")), **tags}
+    merged = {**convert_tag_spec(data.get("TagSpecifications") or []), **tags}
     requests = _launch(response, data, [], merged) + _tagging(response, merged, "RunInstances")
     if template_id:
         requests.append(_existing(response, "ec2:RunInstances", "launch-template", template_id))
     return requests
 
 
-def _create_launch_template(response: Any) -> list[Request]:
-    tags = requested_tags(response._get_param("TagSpecifications"))
-    context = _request_tags(tags.get("launch-template", {}))
-    return [
-        Request("ec2:CreateLaunchTemplate", _arn(response, "launch-template"), context),
-        *_tagging(response, tags, "CreateLaunchTemplate"),
-    ]
+def _create(action: str, kind: str) -> Callable[[Any], list[Request]]:
+    """Return the permissions of a call that creates one resource with tags."""
+
+    def handler(response: Any) -> list[Request]:
+        tags = convert_tag_spec(response._get_param("TagSpecifications", []))
+        context = _request_tags(tags.get(kind, {}))
+        return [Request(f"ec2:{action}", _arn(response, kind), context), *_tagging(response, tags, action)]
+
+    return handler
 
 
 def _delete_launch_template(response: Any) -> list[Request]:
@@ -228,15 +224,6 @@ def _terminate_instances(response: Any) -> list[Request]:
 
 _KINDS = {"i": "instance", "lt": "launch-template", "vol": "volume", "eni": "network-interface", "fleet": "fleet",
           "sg": "security-group", "subnet": "subnet", "vpc": "vpc", "cr": "capacity-reservation"}  # fmt: skip
-
-
-def _create_volume(response: Any) -> list[Request]:
-    tags = requested_tags(response._get_param("TagSpecifications"))
-    context = _request_tags(tags.get("volume", {}))
-    return [
-        Request("ec2:CreateVolume", _arn(response, "volume"), context),
-        *_tagging(response, tags, "CreateVolume"),
-    ]
 
 
 def _on_volume(action: str) -> Callable[[Any], list[Request]]:
@@ -265,10 +252,10 @@ def _tags_on_existing(action: str) -> Callable[[Any], list[Request]]:
 EC2: dict[str, Callable[[Any], list[Request]]] = {
     "CreateFleet": _create_fleet,
     "RunInstances": _run_instances,
-    "CreateLaunchTemplate": _create_launch_template,
+    "CreateLaunchTemplate": _create("CreateLaunchTemplate", "launch-template"),
     "DeleteLaunchTemplate": _delete_launch_template,
     "TerminateInstances": _terminate_instances,
-    "CreateVolume": _create_volume,
+    "CreateVolume": _create("CreateVolume", "volume"),
     **{name: _on_volume(name) for name in ("AttachVolume", "DeleteVolume", "DetachVolume", "ModifyVolume")},
     "CreateTags": _tags_on_existing("ec2:CreateTags"),
     "DeleteTags": _tags_on_existing("ec2:DeleteTags"),
@@ -311,11 +298,9 @@ def _iam(response: Any, action: str, base: Context) -> list[Request]:
 
 def _queue(response: Any, action: str) -> str | None:
     name = response._get_param("QueueName") or str(response._get_param("QueueUrl") or "").rsplit("/", 1)[-1]
-    return (
-        f"arn:aws:sqs:{response.region}:{ACCOUNT_ID}:{name}"
-        if name
-        else ("*" if action == "ListQueues" else None)
-    )
+    if name:
+        return f"arn:aws:sqs:{response.region}:{ACCOUNT_ID}:{name}"
+    return "*" if action == "ListQueues" else None
 
 
 def _parameter(response: Any, _action: str) -> str | None:
@@ -327,11 +312,9 @@ def _parameter(response: Any, _action: str) -> str | None:
 
 def _cluster(response: Any, action: str) -> str | None:
     name = response._get_param("name") or response._get_param("clusterName")
-    return (
-        f"arn:aws:eks:{response.region}:{ACCOUNT_ID}:cluster/{name}"
-        if name
-        else ("*" if action.startswith("List") else None)
-    )
+    if name:
+        return f"arn:aws:eks:{response.region}:{ACCOUNT_ID}:cluster/{name}"
+    return "*" if action.startswith("List") else None
 
 
 def _repository(response: Any, action: str) -> str | None:
@@ -341,14 +324,10 @@ def _repository(response: Any, action: str) -> str | None:
     return "*" if action == "GetAuthorizationToken" else None
 
 
-def _assumed_role(response: Any, _action: str) -> str | None:
-    return response._get_param("RoleArn") or "*"
-
-
 RESOURCES: dict[str, Callable[[Any, str], str | None]] = {
     "sqs": _queue,
     "ssm": _parameter,
     "eks": _cluster,
     "ecr": _repository,
-    "sts": _assumed_role,
+    "sts": lambda response, _action: response._get_param("RoleArn") or "*",
 }

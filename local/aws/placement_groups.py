@@ -5,7 +5,6 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-groups.html
 
 from __future__ import annotations
 
-import secrets
 from typing import Any
 
 from moto.core.responses import ActionResult
@@ -13,19 +12,16 @@ from moto.ec2 import utils
 from moto.ec2.responses import EC2Response
 
 from local.aws.account import ACCOUNT_ID
-from local.aws.ec2_utils import matches, requested_tags, table, tag_list
+from local.aws.ec2_utils import matches, new_id, requested_tags, table, tag_list
 from local.aws.errors import ApiError
 
 KIND = "placement-group"
 PREFIX = "pg"
-STRATEGIES = ("cluster", "partition", "spread")
-MOST_PARTITIONS = 7
 # In these states, an instance is still in its group.
 INSIDE = ("pending", "running", "stopping", "stopped")
 FILTERS = {
     "group-name": "GroupName",
     "group-arn": "GroupArn",
-    "spread-level": "SpreadLevel",
     "state": "State",
     "strategy": "Strategy",
 }
@@ -85,33 +81,18 @@ def _shown(backend: Any, group: dict[str, Any]) -> dict[str, Any]:
 
 def create_placement_group(self: Any) -> ActionResult:
     """Answer CreatePlacementGroup: available at once."""
-    self.error_on_dryrun()
     store, name = groups(self.ec2_backend), self._get_param("GroupName")
     if name in store:
         raise ApiError("InvalidPlacementGroup.Duplicate", f"The Placement Group '{name}' already exists.")
-    strategy = self._get_param("Strategy", "cluster")
-    if strategy not in STRATEGIES:
-        raise ApiError("InvalidParameterValue", f"Value ({strategy}) for parameter strategy is invalid.")
-    document: dict[str, Any] = {
+    store[name] = {
         "GroupName": name,
-        "GroupId": f"{PREFIX}-" + secrets.token_hex(9)[:17],
+        "GroupId": new_id(PREFIX),
         "GroupArn": f"arn:aws:ec2:{self.region}:{ACCOUNT_ID}:{KIND}/{name}",
         "State": "available",
-        "Strategy": strategy,
+        "Strategy": self._get_param("Strategy", "cluster"),
     }
-    if strategy == "partition":
-        count = int(self._get_param("PartitionCount") or 2)
-        if not 1 <= count <= MOST_PARTITIONS:
-            raise ApiError(
-                "InvalidParameterValue", f"Value ({count}) for parameter partitionCount is invalid."
-            )
-        document["PartitionCount"] = count
-    if strategy == "spread":
-        document["SpreadLevel"] = self._get_param("SpreadLevel", "rack")
-    store[name] = document
-    tags = requested_tags(self._get_param("TagSpecifications")).get(KIND, {})
-    self.ec2_backend.create_tags([document["GroupId"]], tags)
-    return ActionResult({"PlacementGroup": _shown(self.ec2_backend, document)})
+    self.ec2_backend.create_tags([store[name]["GroupId"]], requested_tags(self, KIND))
+    return ActionResult({"PlacementGroup": _shown(self.ec2_backend, store[name])})
 
 
 def describe_placement_groups(self: Any) -> ActionResult:
@@ -134,7 +115,6 @@ def describe_placement_groups(self: Any) -> ActionResult:
 
 def delete_placement_group(self: Any) -> ActionResult:
     """Answer DeletePlacementGroup. It is refused while an instance is in the group."""
-    self.error_on_dryrun()
     store, name = groups(self.ec2_backend), self._get_param("GroupName")
     if name not in store:
         raise _unknown(name)

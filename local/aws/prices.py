@@ -81,35 +81,23 @@ def _products(region: str) -> tuple[tuple[dict[str, str], str], ...]:
     return tuple(found)
 
 
-def _matches(product: dict[str, str], wanted: dict[str, Any]) -> bool:
-    """Return whether a product has the value of a filter. It has none for an unknown field."""
-    kind, value = wanted.get("Type"), str(wanted.get("Value"))
-    found = product.get(str(wanted.get("Field")))
-    if found is None:
-        return False
-    if kind == "CONTAINS":
-        return value in found
-    if kind in ("ANY_OF", "NONE_OF"):
-        return (found in value.split(",")) is (kind == "ANY_OF")
-    return found == value
-
-
-def get_products(body: dict[str, Any], default_region: str) -> dict[str, Any]:
-    """Answer GetProducts: the compute products that match all filters, of one region.
+def get_products(body: dict[str, Any]) -> dict[str, Any]:
+    """Answer GetProducts: the compute products of one region with the values of all filters (TERM_MATCH).
 
     `body` is the request's JSON. The answer has at most 100 entries a page.
 
     Raises:
         ValueError: The request is for another service.
-        ApiError: The token or size of the page is not valid.
     """
     if body.get("ServiceCode") != SERVICE:
         raise ValueError(f"ServiceCode: only {SERVICE} is priced here, got {body.get('ServiceCode')!r}")
-    filters = body.get("Filters") or []
-    region = next((f.get("Value") for f in filters if f.get("Field") == "regionCode"), default_region)
-    items = [text for product, text in _products(region) if all(_matches(product, each) for each in filters)]
-    codes = ("InvalidNextTokenException", "InvalidParameterException")
-    found, token = page(items, body.get("NextToken"), body.get("MaxResults"), key="PriceList", codes=codes)
+    wanted = {each["Field"]: each["Value"] for each in body.get("Filters") or []}
+    items = [
+        text
+        for product, text in _products(wanted.get("regionCode", "us-east-1"))
+        if all(product.get(field) == value for field, value in wanted.items())
+    ]
+    found, token = page(items, body.get("NextToken"), body.get("MaxResults"))
     answer: dict[str, Any] = {"FormatVersion": "aws_v1", "PriceList": found}
     return {**answer, "NextToken": token} if token else answer
 

@@ -14,7 +14,6 @@ from moto.servicequotas.responses import ServiceQuotasResponse
 
 from local.aws.account import ACCOUNT_ID
 from local.aws.ec2_utils import table
-from local.aws.pages import page
 
 _VCPUS: Final = 10000.0
 # Service, code, name, value in this account, AWS default. The codes are from `aws service-quotas
@@ -37,14 +36,6 @@ QUOTAS: Final = (
     ("eks", "L-1194D53C", "Clusters", 100.0, 100.0),
 )
 
-SERVICES: Final = {
-    "ebs": "Amazon Elastic Block Store (Amazon EBS)",
-    "ec2": "Amazon Elastic Compute Cloud (Amazon EC2)",
-    "eks": "Amazon Elastic Kubernetes Service (Amazon EKS)",
-    "fsx": "Amazon FSx",
-    "vpc": "Amazon Virtual Private Cloud (Amazon VPC)",
-}
-
 
 def _granted(backend: Any) -> dict[tuple[str, str], float]:
     """Return the values that were requested in this account."""
@@ -56,7 +47,6 @@ def _shown(backend: Any, quota: tuple[str, str, str, float, float], *, default: 
     account = "" if default else ACCOUNT_ID
     return {
         "ServiceCode": service,
-        "ServiceName": SERVICES[service],
         "QuotaCode": code,
         "QuotaName": name,
         "QuotaArn": f"arn:aws:servicequotas:{backend.region_name}:{account}:{service}/{code}",
@@ -73,10 +63,7 @@ def _ours(service: str, code: str) -> tuple[str, str, str, float, float] | None:
 
 def install() -> None:
     """Answer for the quotas above, and for requests to raise any quota."""
-    of_moto, vpc_quotas = (
-        ServiceQuotasBackend.get_service_quota,
-        ServiceQuotasBackend.list_aws_default_service_quotas,
-    )
+    of_moto = ServiceQuotasBackend.get_service_quota
 
     def value(self: Any, service_code: str, quota_code: str) -> dict[str, Any]:
         quota = _ours(service_code, quota_code)
@@ -88,41 +75,18 @@ def install() -> None:
 
     def default(self: Any) -> str:
         body = json.loads(self.body)
-        service, code = str(body.get("ServiceCode")), str(body.get("QuotaCode"))
+        service, code = body["ServiceCode"], body["QuotaCode"]
         quota = _ours(service, code)
         shown = _shown(self.backend, quota, default=True) if quota else of_moto(self.backend, service, code)
         return json.dumps({"Quota": shown})
 
     def increase(self: Any) -> str:
         body = json.loads(self.body)
-        service, code = str(body.get("ServiceCode")), str(body.get("QuotaCode"))
+        service, code = body["ServiceCode"], body["QuotaCode"]
         value(self.backend, service, code)  # refuses an unknown one
         _granted(self.backend)[(service, code)] = float(body["DesiredValue"])
-        requested = {"ServiceCode": service, "QuotaCode": code, "DesiredValue": float(body["DesiredValue"])}
-        return json.dumps({"RequestedQuota": {**requested, "Id": f"{service}-{code}", "Status": "APPROVED"}})
-
-    def answer_page(self: Any, key: str, items: list[dict[str, Any]]) -> str:
-        body = json.loads(self.body)
-        codes = ("InvalidPaginationTokenException", "IllegalArgumentException")
-        found, token = page(items, body.get("NextToken"), body.get("MaxResults"), key=key, codes=codes)
-        return json.dumps({key: found, "NextToken": token} if token else {key: found})
-
-    def listed(self: Any, *, default: bool) -> str:
-        body = json.loads(self.body)
-        service = str(body.get("ServiceCode"))
-        found = [_shown(self.backend, quota, default=default) for quota in QUOTAS if quota[0] == service]
-        for quota in [] if found else vpc_quotas(self.backend, service):  # refuses an unknown service
-            found.append(quota if default else value(self.backend, service, quota["QuotaCode"]))
-        code = body.get("QuotaCode")
-        return answer_page(self, "Quotas", [each for each in found if code in (None, each["QuotaCode"])])
-
-    def list_services(self: Any) -> str:
-        services = [{"ServiceCode": code, "ServiceName": name} for code, name in SERVICES.items()]
-        return answer_page(self, "Services", services)
+        return json.dumps({"RequestedQuota": {**body, "Id": f"{service}-{code}", "Status": "APPROVED"}})
 
     ServiceQuotasBackend.get_service_quota = value
-    ServiceQuotasResponse.list_service_quotas = lambda self: listed(self, default=False)
-    ServiceQuotasResponse.list_aws_default_service_quotas = lambda self: listed(self, default=True)
-    ServiceQuotasResponse.list_services = list_services
     ServiceQuotasResponse.get_aws_default_service_quota = default
     ServiceQuotasResponse.request_service_quota_increase = increase

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import secrets
 from datetime import UTC, datetime
 from typing import Any
 
 from moto.core.responses import ActionResult
-from moto.core.utils import get_service_model, utcnow
+from moto.core.utils import utcnow
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.responses import EC2Response
 
 from local.aws import faults, placement_groups
 from local.aws.account import ACCOUNT_ID
-from local.aws.ec2_utils import count_running, ec2_page, matches, requested_tags, table, tag_list
+from local.aws.ec2_utils import (
+    count_running,
+    ec2_page,
+    matches,
+    new_id,
+    requested_tags,
+    table,
+    tag_list,
+)
 from local.aws.errors import ApiError
-
-MAXIMUM_INSTANCES = 1000
 
 
 def reservations(backend: Any) -> dict[str, dict[str, Any]]:
@@ -90,33 +95,15 @@ def shown(backend: Any, reservation: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _invalid(name: str, value: Any, reason: str = "") -> ApiError:
-    return ApiError(
-        "InvalidParameterValue", f"Value ({value}) for parameter {name} is invalid. {reason}".rstrip()
-    )
-
-
-def _check_request(self: Any, zone: str) -> None:
-    """Check a request by the rules of the API reference.
-
-    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateCapacityReservation.html. The sentences about types
-    and zones are those of RunInstances.
+def _check_place(backend: Any, kind: str, zone: str) -> None:
+    """Check that the zone has the instance type. The sentences are those of RunInstances.
 
     Raises:
-        ApiError: The request is not valid.
+        ApiError: There is no such type, or not in this zone.
     """
-    shape = get_service_model("ec2").operation_model("CreateCapacityReservation").input_shape
-    for name, member in shape.members.items():
-        given = self._get_param(name)
-        if given and getattr(member, "enum", None) and given not in member.enum:
-            raise _invalid(name, given)
-    count = int(self._get_param("InstanceCount"))
-    if not 1 <= count <= MAXIMUM_INSTANCES:
-        raise _invalid("InstanceCount", count, f"It must be from 1 to {MAXIMUM_INSTANCES}.")
-    kind = self._get_param("InstanceType")
     if kind not in INSTANCE_TYPES:
         raise ApiError("InvalidParameterValue", f"Invalid value '{kind}' for InstanceType.")
-    offers = self.ec2_backend.describe_instance_type_offerings("availability-zone", {"instance-type": [kind]})
+    offers = backend.describe_instance_type_offerings("availability-zone", {"instance-type": [kind]})
     zones = sorted(offer["Location"] for offer in offers)
     if zone not in zones:
         raise ApiError(
@@ -125,25 +112,6 @@ def _check_request(self: Any, zone: str) -> None:
             " Please retry your request by not specifying an Availability Zone or choosing"
             f" {', '.join(zones)}.",
         )
-    end, limited = self._get_param("EndDate"), self._get_param("EndDateType") == "limited"
-    if limited != bool(end):
-        raise ApiError(
-            "InvalidParameterCombination",
-            "You must provide an EndDate value if EndDateType is limited. Omit EndDate if EndDateType is unlimited.",
-        )
-    if end and moment(end) <= datetime.now(UTC):
-        raise _invalid("EndDate", end, "It must be in the future.")
-
-
-def _zone(self: Any) -> str:
-    """Return the name of the zone of a request, which has its name or its id."""
-    name, zone_id = self._get_param("AvailabilityZone"), self._get_param("AvailabilityZoneId")
-    if not name and not zone_id:
-        raise ApiError("MissingParameter", "The request must contain the parameter AvailabilityZone")
-    for zone in self.ec2_backend.describe_availability_zones():
-        if zone.name == name or (not name and zone.zone_id == zone_id):
-            return str(zone.name)
-    raise ApiError("InvalidParameterValue", f"Invalid availability zone: [{name or zone_id}]")
 
 
 def _check_capacity(backend: Any, kind: str, zone: str, count: int) -> None:
@@ -166,37 +134,47 @@ def _check_capacity(backend: Any, kind: str, zone: str, count: int) -> None:
         raise ApiError(fault.code, fault.text(kind, zone))
 
 
-def create_capacity_reservation(self: Any) -> ActionResult:
-    """Answer CreateCapacityReservation: active at once."""
-    self.error_on_dryrun()
-    reservation_id = "cr-" + secrets.token_hex(9)[:17]
-    zone = _zone(self)
-    _check_request(self, zone)
-    _check_capacity(
-        self.ec2_backend, self._get_param("InstanceType"), zone, int(self._get_param("InstanceCount"))
-    )
+def add(response: Any, **own: Any) -> ActionResult:
+    """Add the reservation or capacity block that a request asks for, and answer with it.
+
+    Args:
+        response: moto's, with the request.
+        own: The parts of the document in which the two kinds differ.
+    """
+    name = new_id("cr")
     document = {
-        "CapacityReservationId": reservation_id,
+        "CapacityReservationId": name,
         "OwnerId": ACCOUNT_ID,
-        "CapacityReservationArn": f"arn:aws:ec2:{self.region}:{ACCOUNT_ID}:capacity-reservation/{reservation_id}",
-        "InstanceType": self._get_param("InstanceType"),
-        "InstancePlatform": self._get_param("InstancePlatform"),
-        "AvailabilityZone": zone,
-        "Tenancy": self._get_param("Tenancy", "default"),
-        "TotalInstanceCount": int(self._get_param("InstanceCount")),
-        "InstanceMatchCriteria": self._get_param("InstanceMatchCriteria", "open"),
-        "EndDateType": self._get_param("EndDateType", "unlimited"),
-        "ReservationType": "default",
+        "CapacityReservationArn": f"arn:aws:ec2:{response.region}:{ACCOUNT_ID}:capacity-reservation/{name}",
+        "InstancePlatform": response._get_param("InstancePlatform"),
+        "Tenancy": "default",
         "State": "active",
         "CreateDate": utcnow(),
-        "StartDate": utcnow(),
-        "tags": requested_tags(self._get_param("TagSpecifications")).get("capacity-reservation", {}),
+        "tags": requested_tags(response, "capacity-reservation"),
+        **own,
     }
-    for key in ("EndDate", "PlacementGroupArn"):
-        if self._get_param(key):
-            document[key] = self._get_param(key)
-    reservations(self.ec2_backend)[reservation_id] = document
-    return ActionResult({"CapacityReservation": shown(self.ec2_backend, document)})
+    reservations(response.ec2_backend)[name] = document
+    return ActionResult({"CapacityReservation": shown(response.ec2_backend, document)})
+
+
+def create_capacity_reservation(self: Any) -> ActionResult:
+    """Answer CreateCapacityReservation: active at once."""
+    kind, zone = self._get_param("InstanceType"), self._get_param("AvailabilityZone")
+    count = int(self._get_param("InstanceCount"))
+    _check_place(self.ec2_backend, kind, zone)
+    _check_capacity(self.ec2_backend, kind, zone, count)
+    optional = {key: self._get_param(key) for key in ("EndDate", "PlacementGroupArn")}
+    return add(
+        self,
+        InstanceType=kind,
+        AvailabilityZone=zone,
+        TotalInstanceCount=count,
+        InstanceMatchCriteria=self._get_param("InstanceMatchCriteria", "open"),
+        EndDateType=self._get_param("EndDateType", "unlimited"),
+        ReservationType="default",
+        StartDate=utcnow(),
+        **{key: value for key, value in optional.items() if value},
+    )
 
 
 def describe_capacity_reservations(self: Any) -> ActionResult:

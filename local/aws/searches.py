@@ -1,5 +1,5 @@
-"""Searches that moto answers wrongly: filters of EC2 with wildcards, instance profiles by path, NAT gateways by tag,
-rules by tag and description.
+"""Searches that moto answers wrongly: filters of EC2 with several values, instance profiles by path, NAT gateways by
+tag, rules by tag and description.
 
 Karpenter finds the instance profiles of a node class by their path. With all profiles of the account, one cluster's
 Karpenter tries to delete those of another, and never finishes with its own.
@@ -15,7 +15,6 @@ from moto.core.responses import ActionResult
 from moto.ec2 import utils
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.security_groups import SecurityGroupRule
-from moto.ec2.responses._base_response import EC2BaseResponse
 from moto.events.models import EventsBackend
 from moto.iam.responses import IamResponse
 
@@ -34,36 +33,19 @@ def install() -> None:
     )
 
 
-class Patterns(list[str]):
-    """The values of a filter, at least one with a wildcard. Most of moto's searches test `item in values`."""
-
-    def __contains__(self, item: object) -> bool:
-        return isinstance(item, str) and any(like(each, item) for each in self)
-
-
 def _install_filters() -> None:
-    """Apply the wildcards * and ? in all filters, and let one of several values of an item match.
+    """Let one of several values of an item match one value of a filter. moto compares whole sets.
 
-    moto knows wildcards in some filters. For an item with several values, it compares whole sets.
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Filtering.html
     """
-    of_moto, match = EC2BaseResponse._filters_from_querystring, utils.is_filter_matching
-
-    def filters_from_querystring(self: Any) -> dict[str, list[str]]:
-        return {
-            name: Patterns(values) if any(set("*?") & set(each) for each in values) else values
-            for name, values in of_moto(self).items()
-        }
+    match = utils.is_filter_matching
 
     def is_filter_matching(obj: Any, name: str, values: Any) -> Any:
-        if isinstance(values, list):
-            found = obj.get_filter_value(name)
-            found = [found] if isinstance(found, str) else found
-            if isinstance(found, Collection):
-                return any(like(str(value), str(each)) for value in values for each in found)
+        found = obj.get_filter_value(name)
+        if isinstance(values, list) and isinstance(found, Collection) and not isinstance(found, str):
+            return any(like(str(value), str(each)) for value in values for each in found)
         return match(obj, name, values)
 
-    EC2BaseResponse._filters_from_querystring = filters_from_querystring
     utils.is_filter_matching = is_filter_matching
 
 

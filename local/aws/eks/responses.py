@@ -28,13 +28,7 @@ class EksResponse(BaseResponse):  # type: ignore[misc]
         return store.active(self.region, name) if active else store.cluster(self.region, name)
 
     def _page(self, key: str, items: list[Any]) -> ActionResult:
-        items, token = page(
-            items,
-            self._get_param("nextToken"),
-            self._get_param("maxResults"),
-            key=key,
-            codes=("InvalidParameterException", "InvalidParameterException"),
-        )
+        items, token = page(items, self._get_param("nextToken"), self._get_param("maxResults"))
         return ActionResult({key: items, "nextToken": token})
 
     # --- clusters

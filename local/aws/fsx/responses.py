@@ -8,7 +8,7 @@ from moto.core.responses import ActionResult, BaseResponse
 
 from local.aws.fsx import backups, file_systems, links
 from local.aws.fsx.store import Document, bad_request, store
-from local.aws.pages import MAXIMUM, page
+from local.aws.pages import page
 
 # Names of DescribeDataRepositoryAssociations' filters -> keys of the document.
 FILTERS = {"file-system-id": "FileSystemId"}
@@ -25,14 +25,7 @@ class FsxResponse(BaseResponse):  # type: ignore[misc]
         return dict(self.params)
 
     def _page(self, key: str, items: list[Any]) -> ActionResult:
-        size = self._get_param("MaxResults")
-        items, token = page(
-            items,
-            self._get_param("NextToken"),
-            None if size is None else min(size, MAXIMUM),
-            key=key,
-            codes=("BadRequest", "BadRequest"),
-        )
+        items, token = page(items, self._get_param("NextToken"), self._get_param("MaxResults"))
         return ActionResult({key: items, "NextToken": token})
 
     def create_file_system(self) -> ActionResult:

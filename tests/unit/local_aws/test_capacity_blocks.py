@@ -152,33 +152,6 @@ def test_a_block_is_of_one_type_in_one_zone(block: Block) -> None:
     assert codes(fleet) == ["ReservationCapacityIncompatible"]
 
 
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        ({"Type": "request"}, "type instant"),
-        ({"OnDemandTargetCapacity": 1}, "OnDemandTargetCapacity"),
-        ({"SpotTargetCapacity": 1}, "SpotTargetCapacity"),
-        ({"OnDemandOptions": {"CapacityReservationOptions": {"UsageStrategy": "x"}}}, "ReservationOptions"),
-    ],
-)
-def test_a_fleet_says_nothing_that_does_not_go_with_a_block(
-    block: Block, more: dict[str, Any], says: str
-) -> None:
-    capacity = {"DefaultTargetCapacityType": "capacity-block", "TotalTargetCapacity": 1}
-    capacity |= {key: value for key, value in more.items() if key.endswith("TargetCapacity")}
-    request = {
-        "Type": "instant",
-        "TargetCapacitySpecification": capacity,
-        "LaunchTemplateConfigs": [
-            {"LaunchTemplateSpecification": {"LaunchTemplateId": block.template, "Version": "$Latest"}}
-        ],
-        **{key: value for key, value in more.items() if not key.endswith("TargetCapacity")},
-    }
-    with pytest.raises(ClientError, match=says) as error:
-        block.ec2.create_fleet(**request)
-    assert error.value.response["Error"]["Code"] == "InvalidParameterCombination"
-
-
 def test_a_fleet_launches_into_one_block_alone(block: Block) -> None:
     other = Block(block.launcher)
     configs = [
@@ -196,11 +169,4 @@ def test_a_fleet_launches_into_one_block_alone(block: Block) -> None:
                 "DefaultTargetCapacityType": "capacity-block",
                 "TotalTargetCapacity": 1,
             },
-        )
-
-
-def test_no_block_is_longer_than_awss_longest(block: Block) -> None:
-    with pytest.raises(ClientError, match="at most 4368, which is 182 days"):
-        block.ec2.describe_capacity_block_offerings(
-            InstanceType=TYPE, InstanceCount=1, CapacityDurationHours=183 * 24
         )

@@ -185,16 +185,6 @@ def test_spot_machines_count_too(launcher):
     assert len(launched(launcher.fleet(zones="a", machines=3))) == 3
 
 
-def test_a_fleet_of_two_capacity_types_is_refused(launcher):
-    mixed = {
-        "DefaultTargetCapacityType": "spot",
-        "TotalTargetCapacity": 2,
-        "OnDemandTargetCapacity": 1,
-    }
-    with pytest.raises(ClientError, match="DefaultTargetCapacityType"):
-        launcher.fleet(TargetCapacitySpecification=mixed)
-
-
 def test_a_rule_is_spent_after_its_times(launcher):
     launcher.plan({"code": "InsufficientInstanceCapacity", "times": 1})
     assert launcher.fleet(zones="a")["Instances"] == []

@@ -50,12 +50,6 @@ def test_a_name_serves_once(ec2):
         group(ec2)
 
 
-@pytest.mark.parametrize("wrong", [{"Strategy": "close"}, {"Strategy": "partition", "PartitionCount": 8}])
-def test_a_strategy_that_ec2_lacks_is_refused(ec2, wrong):
-    with pytest.raises(ClientError, match="InvalidParameterValue"):
-        group(ec2, **wrong)
-
-
 def test_a_group_carries_tags_and_is_found_by_them(ec2):
     tags = [{"Key": "a", "Value": "b"}]
     made = group(ec2, TagSpecifications=[{"ResourceType": "placement-group", "Tags": tags}])
