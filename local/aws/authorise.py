@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import threading
 from typing import Any
 
 from moto.core import errors
@@ -18,7 +17,15 @@ from moto.core.authorization import ActionAuthenticatorMixin
 from moto.core.responses import ActionResult, BaseResponse
 from moto.s3.exceptions import S3AccessDeniedError, S3InvalidAccessKeyIdError
 
-from local.aws import faults, idempotency, identity, keys, permissions, s3_deletions, static_answers
+from local.aws import (
+    faults,
+    idempotency,
+    identity,
+    keys,
+    permissions,
+    serial,
+    static_answers,
+)
 from local.aws.account import ACCOUNT_ID
 from local.aws.calls import calls
 from local.aws.errors import ApiError
@@ -113,9 +120,11 @@ def check(who: identity.Identity, service: str, requests: list[Request]) -> None
         raise Refused("AccessDenied", message, 403)
 
 
-# moto iterates over its dictionaries of policies while a concurrent call changes them. No call of IAM waits for
-# anything, so they run one after the other. Our own code iterates over a list of their values, also in other calls.
-ONE_AT_A_TIME = {"iam": threading.Lock()}
+def check_s3(response: Any, action: str | None, bucket_name: str | None, key_name: str | None) -> None:
+    """Raise Refused unless the caller of a request of S3 may do the action; with None, unless the caller exists."""
+    who = caller("s3", response.headers, response.querystring)
+    if action is not None:
+        check(who, "s3", permissions.s3(response, action, bucket_name, key_name))
 
 
 def error_response(response: Any, code: str, message: str, status: int) -> Any:
@@ -144,8 +153,9 @@ def install() -> None:
         fault = faults.plan().api_fault(name)
         if fault is not None:
             return error_response(self, fault.code, fault.message, fault.status)
+        is_serial = service in serial.SERVICES and name not in static_answers.STATIC_ACTIONS
         try:
-            with ONE_AT_A_TIME.get(service, contextlib.nullcontext()):
+            with serial.lock if is_serial else contextlib.nullcontext():
                 return idempotency.once(self, service, lambda: static_answers.answer(self, name, act))
         except ApiError as error:
             return error_response(self, error.code, error.message, 400)
@@ -156,11 +166,6 @@ def install() -> None:
             return error_response(self, "UnsupportedOperation", text, 400)
 
     BaseResponse.call_action = call_action
-
-    def check_s3(self: Any, action: str | None, bucket_name: str | None, key_name: str | None) -> None:
-        who = caller("s3", self.headers, self.querystring)
-        if action is not None:
-            check(who, "s3", permissions.s3(self, action, bucket_name, key_name))
 
     # S3 does not use call_action. Its methods call this hook when the action and the key are known.
     def authorise_s3(self: Any, bucket_name: str | None = None, key_name: str | None = None) -> None:
@@ -178,12 +183,4 @@ def install() -> None:
             raise denied from None
         keys.check_object(self, bucket_name, key_name)
 
-    def may(self: Any, action: str, bucket_name: str, key_name: str) -> bool:
-        try:
-            check_s3(self, action, bucket_name, key_name)
-        except Refused:
-            return False
-        return True
-
     ActionAuthenticatorMixin._authenticate_and_authorize_s3_action = authorise_s3
-    s3_deletions.install(may)

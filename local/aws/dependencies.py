@@ -16,18 +16,14 @@ from moto.iam.models import IAMBackend
 from local.aws.errors import ApiError
 
 
-def _interfaces(backend: Any) -> list[Any]:
-    return list(backend.enis.values())
-
-
 def _check_subnet(backend: Any, subnet_id: str) -> None:
-    if any(eni.subnet.id == subnet_id for eni in _interfaces(backend)):
+    if any(eni.subnet.id == subnet_id for eni in backend.enis.values()):
         raise DependencyViolationError(f"The subnet '{subnet_id}' has dependencies and cannot be deleted.")
 
 
 def _check_group(backend: Any, group: Any) -> None:
     text = f"resource {group.id} has a dependent object"
-    if any(group.id in {g.id for g in eni.group_set} for eni in _interfaces(backend)):
+    if any(group.id in {g.id for g in eni.group_set} for eni in backend.enis.values()):
         raise DependencyViolationError(text)
     for groups in backend.groups.values():
         for other in groups.values():
@@ -39,13 +35,10 @@ def _check_group(backend: Any, group: Any) -> None:
 
 
 def _check_vpc(backend: Any, vpc_id: str) -> None:
+    # moto itself refuses a VPC with subnets.
     dependent = (
-        any(eni.subnet.vpc_id == vpc_id for eni in _interfaces(backend))
-        or any(
-            g.vpc_id == vpc_id and g.name != "default" for gs in backend.groups.values() for g in gs.values()
-        )
+        any(g.vpc_id == vpc_id and g.name != "default" for gs in backend.groups.values() for g in gs.values())
         or any(gateway.vpc and gateway.vpc.id == vpc_id for gateway in backend.internet_gateways.values())
-        or any(n.vpc_id == vpc_id and n.state != "deleted" for n in backend.nat_gateways.values())
         or any(e.vpc_id == vpc_id and e.state != "deleted" for e in backend.vpc_end_points.values())
     )
     if dependent:
@@ -77,10 +70,7 @@ def install() -> None:
         return delete_vpc(self, vpc_id)
 
     def checked_detach(self: Any, internet_gateway_id: str, vpc_id: str) -> Any:
-        if any(
-            eni.subnet.vpc_id == vpc_id and (eni.public_ip or _has_elastic_ip(self, eni))
-            for eni in _interfaces(self)
-        ):
+        if any(eni.subnet.vpc_id == vpc_id and eni.public_ip for eni in self.enis.values()):
             raise DependencyViolationError(f"Network {vpc_id} has some mapped public address(es).")
         return detach(self, internet_gateway_id, vpc_id)
 
@@ -92,8 +82,7 @@ def install() -> None:
         # moto does not delete the interface and the association of the address.
         for address in self.addresses:
             if address.eni is gateway._eni:
-                address.eni = address.association_id = None
-        gateway._eni.public_ip = None
+                self.disassociate_address(address.public_ip)
         if gateway._eni.id in self.enis:
             gateway._eni.delete()
         return result
@@ -151,7 +140,3 @@ def _install_associations() -> None:
 
     EC2Backend.associate_route_table = associate_route_table
     EC2Backend.attach_internet_gateway = attach_internet_gateway
-
-
-def _has_elastic_ip(backend: Any, eni: Any) -> bool:
-    return any(address.eni is eni for address in backend.addresses)

@@ -51,6 +51,11 @@ def requested_tags(response: Any, kind: str) -> dict[str, str]:
     return dict(convert_tag_spec(response._get_param("TagSpecifications", [])).get(kind, {}))
 
 
+def tags_of(resource: Any) -> dict[str, str]:
+    """Return the tags of one of moto's resources."""
+    return {tag["key"]: tag["value"] for tag in resource.get_tags()}
+
+
 def tag_list(tags: Mapping[str, str]) -> list[Document]:
     """Return tags as EC2 answers them."""
     return [{"Key": key, "Value": value} for key, value in tags.items()]

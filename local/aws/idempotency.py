@@ -7,9 +7,7 @@ failed request leaves its token unused.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from moto.ec2.models import ec2_backends
@@ -29,20 +27,11 @@ MESSAGE = "Arguments on this idempotent request are inconsistent with arguments 
 # SDKs send a new token with most creations. The oldest are forgotten.
 KEPT = 500
 
-_lock = threading.Lock()
-
-
-@dataclass
-class _First:
-    """The first request with a token, and its answer. A second one waits for it."""
-
-    request: str = ""
-    answer: Any = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
 
 def once(response: Any, service: str, act: Callable[[], Any]) -> Any:
     """Return the answer of `act`, or that of the earlier request with the same token.
+
+    The calls of these services run one after the other (`local.aws.serial`).
 
     Args:
         response: moto's, with the request.
@@ -60,18 +49,16 @@ def once(response: Any, service: str, act: Callable[[], Any]) -> Any:
     if not token or "true" in given.pop("DryRun", ()):
         return act()
     request = json.dumps([response.path, given], sort_keys=True)
-    tokens = table(ec2_backends[ACCOUNT_ID][response.region], "client_tokens")
-    with _lock:
-        first = tokens.setdefault((service, response._get_action(), str(token)), _First())
-        while len(tokens) > KEPT:
-            del tokens[next(iter(tokens))]
-    with first.lock:
-        if first.answer is not None and first.request != request:
-            raise ApiError(code, MESSAGE)
-        if first.answer is None:
-            status, headers, body = act()
-            if int(status) >= 400:
-                return status, headers, body
-            first.request, first.answer = request, (status, headers, body)
-        status, headers, body = first.answer
-        return status, dict(headers), body
+    answers = table(ec2_backends[ACCOUNT_ID][response.region], "client_tokens")
+    key = (service, response._get_action(), str(token))
+    if key not in answers:
+        status, headers, body = act()
+        if int(status) >= 400:
+            return status, headers, body
+        answers[key] = request, (status, headers, body)
+        if len(answers) > KEPT:
+            del answers[next(iter(answers))]
+    first, (status, headers, body) = answers[key]
+    if first != request:
+        raise ApiError(code, MESSAGE)
+    return status, dict(headers), body

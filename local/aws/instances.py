@@ -11,9 +11,9 @@ from moto.ec2.models import ec2_backends
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.iam.models import iam_backends
 
-from local.aws import events, faults, prices
+from local.aws import events, faults, prices, serial
 from local.aws.account import ACCOUNT_ID, PARTITION
-from local.aws.ec2_utils import capacity_type
+from local.aws.ec2_utils import capacity_type, tags_of
 from local.aws.eks.addons import AGENT, dcgm_tolerations
 from local.aws.eks.store import Cluster, store
 
@@ -25,16 +25,16 @@ SHOWN_STATES = ("pending", "running", "stopping", "shutting-down")
 
 def listing(cluster_name: str) -> list[dict[str, Any]]:
     """Return a cluster's running instances, oldest first: Karpenter's by their tags, and those of node groups."""
-    found = []
     cluster = store.by_name(cluster_name)
-    for backend in list(ec2_backends[ACCOUNT_ID].values()):
-        for instance in backend.all_instances():
-            # An instance that ends at launch never boots.
-            if instance.state not in SHOWN_STATES or hasattr(instance, "launch_failure"):
-                continue
-            tags = {tag["key"]: tag["value"] for tag in instance.get_tags()}
-            if _belongs(tags, cluster_name):
-                found.append(_describe(instance, tags, cluster))
+    with serial.lock:
+        instances = [
+            each for backend in ec2_backends[ACCOUNT_ID].values() for each in backend.all_instances()
+        ]
+        # An instance that ends at launch never boots.
+        shown = [
+            each for each in instances if each.state in SHOWN_STATES and not hasattr(each, "launch_failure")
+        ]
+        found = [_describe(each, cluster) for each in shown if _belongs(tags_of(each), cluster_name)]
     return sorted(found, key=lambda i: (i["launchTime"], i["instanceId"]))
 
 
@@ -58,7 +58,7 @@ def _belongs(tags: dict[str, str], cluster: str) -> bool:
     )
 
 
-def _describe(instance: Any, tags: dict[str, str], cluster: Cluster | None) -> dict[str, Any]:
+def _describe(instance: Any, cluster: Cluster | None) -> dict[str, Any]:
     facts = INSTANCE_TYPES.get(instance.instance_type, {})
     gpus = facts.get("GpuInfo", {}).get("Gpus", [])
     neuron = facts.get("NeuronInfo", {}).get("NeuronDevices", [])
@@ -71,7 +71,7 @@ def _describe(instance: Any, tags: dict[str, str], cluster: Cluster | None) -> d
         "privateDns": instance.private_dns_name,
         "state": instance.state,
         "launchTime": instance.launch_time.timestamp(),
-        "tags": tags,
+        "tags": tags_of(instance),
         "nodegroup": _node_group(instance, cluster),
         "nodeRole": role,
         "joinError": _join_error(role, cluster),

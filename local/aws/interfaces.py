@@ -15,7 +15,7 @@ from moto.ec2.models.instances import Instance
 from moto.ec2.responses.elastic_network_interfaces import ElasticNetworkInterfaces
 
 from local.aws import faults
-from local.aws.ec2_utils import capacity_type
+from local.aws.ec2_utils import capacity_type, tags_of
 from local.aws.errors import ApiError
 
 CLUSTER_TAGS = ("eks:eks-cluster-name", "eks:cluster-name")
@@ -28,7 +28,7 @@ def in_use(interface: Any) -> bool:
 
 def cluster_of(instance: Any) -> str | None:
     """Return the cluster that an instance belongs to, by its tags."""
-    tags = {tag["key"]: tag["value"] for tag in instance.get_tags()}
+    tags = tags_of(instance)
     return next((tags[key] for key in CLUSTER_TAGS if key in tags), None)
 
 

@@ -7,12 +7,11 @@ many seconds if it is still running. The default is 120, as on EC2
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from moto.ec2.models import ec2_backends
 
-from local.aws import events
+from local.aws import events, serial
 from local.aws.account import ACCOUNT_ID
 from local.aws.ec2_utils import capacity_type
 
@@ -46,9 +45,7 @@ def begin(asked: dict[str, Any]) -> dict[str, Any]:
         if _running_spot(instance.id) is not None:
             backend.terminate_instances([instance.id])
 
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
+    serial.later(seconds, end)
     return {"instanceId": instance.id, "endsInSeconds": seconds}
 
 

@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -22,16 +21,15 @@ from moto.core.utils import unix_time_millis
 from moto.s3.models import FakeDeleteMarker, S3Backend
 from moto.s3.responses import S3Response
 
+from local.aws import authorise
+
 # The position of the errors for refused objects in moto's answer about the others.
 _END = re.compile(r"</DeleteResult>\s*$")
 
 
-def install(may: Callable[[Any, str, str, str], bool]) -> None:
-    """Wrap the deletions and the listing of versions.
-
-    `may(response, action, bucket, key)` returns whether the caller of moto's `response` may do the action on an object.
-    """
-    _check_deletions(may)
+def install() -> None:
+    """Wrap the deletions and the listing of versions."""
+    _check_deletions()
     _keep_versions()
     _list_behind_what_is_gone()
 
@@ -85,23 +83,24 @@ def _listed_last(versions: list[Any]) -> str:
     return str(sorted(versions, key=lambda each: -unix_time_millis(each.last_modified))[-1].version_id)
 
 
-def _check_deletions(may: Callable[[Any, str, str, str], bool]) -> None:
+def _may_delete(response: Any, bucket_name: str, item: dict[str, Any]) -> bool:
+    """Return whether the caller of moto's `response` may delete an object, or a version of it."""
+    action = "DeleteObjectVersion" if item.get("VersionId") else "DeleteObject"
+    try:
+        authorise.check_s3(response, action, bucket_name, item["Key"])
+    except authorise.Refused:
+        return False
+    return True
+
+
+def _check_deletions() -> None:
     delete = S3Response._bucket_response_delete_keys
 
     def delete_keys(self: Any, bucket_name: str, authenticated: bool = True) -> Any:
         asked = xmltodict.parse(self.body, strip_whitespace=False)["Delete"]
         objects = asked.get("Object", [])
         objects = objects if isinstance(objects, list) else [objects]
-        refused = [
-            each
-            for each in objects
-            if not may(
-                self,
-                "DeleteObjectVersion" if each.get("VersionId") else "DeleteObject",
-                bucket_name,
-                each["Key"],
-            )
-        ]
+        refused = [each for each in objects if not _may_delete(self, bucket_name, each)]
         if not authenticated or not refused:
             return delete(self, bucket_name, authenticated)
         allowed = [each for each in objects if each not in refused]

@@ -18,7 +18,7 @@ from moto.ec2.models.security_groups import SecurityGroupRule
 from moto.events.models import EventsBackend
 from moto.iam.responses import IamResponse
 
-from local.aws.ec2_utils import matches
+from local.aws.ec2_utils import matches, tags_of
 from local.aws.policy import like
 
 
@@ -70,7 +70,7 @@ def _install_tags() -> None:
     def describe(self: Any, filters: dict[str, list[str]] | None, nat_gateway_ids: Any) -> list[Any]:
         found = of_moto(self, filters, nat_gateway_ids)
         on_tags = {name: values for name, values in (filters or {}).items() if name.startswith("tag")}
-        return [each for each in found if matches({}, _tags(each), on_tags, {})]
+        return [each for each in found if matches({}, tags_of(each), on_tags, {})]
 
     def resources(self: Any) -> Iterator[TaggedResource]:
         yield from buses(self)
@@ -81,7 +81,3 @@ def _install_tags() -> None:
 
     EC2Backend.describe_nat_gateways = describe
     EventsBackend.iter_tagged_resources = resources
-
-
-def _tags(resource: Any) -> dict[str, str]:
-    return {tag["key"]: tag["value"] for tag in resource.get_tags()}

@@ -16,6 +16,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from moto.core.exceptions import ServiceException
+from moto.core.responses import ActionResult
 from moto.core.utils import camelcase_to_underscores, get_service_model
 
 STATIC_ACTIONS = {
@@ -51,7 +52,7 @@ def answer(response: Any, name: str, act: Callable[[Any], Any]) -> Any:
             _answers.move_to_end(key)
             body = _answers[key]
     except ServiceException as error:
-        status, headers, text = response.serialized(_failed(error))
+        status, headers, text = response.serialized(ActionResult(error))
         headers["status"] = str(status)
         return status, headers, text
     return 200, {"Content-Type": "text/xml;charset=UTF-8", "server": "amazon.com"}, body
@@ -60,12 +61,6 @@ def answer(response: Any, name: str, act: Callable[[Any], Any]) -> Any:
 def _write(response: Any, action: str) -> str:
     result: dict[str, Any] = getattr(response, camelcase_to_underscores(action))().result
     return to_xml(action, result)
-
-
-def _failed(error: Exception) -> Any:
-    from moto.core.responses import ActionResult
-
-    return ActionResult(error)
 
 
 def to_xml(operation: str, result: dict[str, Any]) -> str:
@@ -80,7 +75,7 @@ def to_xml(operation: str, result: dict[str, Any]) -> str:
     )
 
 
-# There are few shapes, and each member requests its writer once. So the cost of the recursion below is negligible.
+# There are few shapes, and each member requests its writer once.
 @functools.cache
 def _by_name(shape_name: str, shape: Any) -> Writer:
     if shape.type_name == "structure":

@@ -10,7 +10,6 @@ instances will fail to launch"). The state reasons are those that AWS and users 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ from moto.core.responses import ActionResult
 from moto.ec2.models.instances import StateReason
 from moto.ec2.responses.elastic_block_store import ElasticBlockStore
 
-from local.aws import keys
+from local.aws import keys, serial
 from local.aws.account import ACCOUNT_ID
 from local.aws.identity import role_for, role_grants
 from local.aws.policy import Request, evaluate_for
@@ -91,9 +90,7 @@ def end_at_launch(instance: Any, reason: StateReason) -> None:
         if instance.state == "pending":
             instance.terminate()
 
-    timer = threading.Timer(END_SECONDS, end)
-    timer.daemon = True
-    timer.start()
+    serial.later(END_SECONDS, end)
 
 
 def explain_end(instance: Any) -> None:
