@@ -18,11 +18,9 @@ from moto.s3.exceptions import S3ClientError
 from local.aws.account import ACCOUNT_ID
 from local.aws.errors import ApiError
 
-# Methods of moto that need an enabled key. The others need one that is not pending deletion.
-ENABLED = (
-    "encrypt", "generate_data_key", "sign", "verify", "generate_mac", "verify_mac", "create_grant",
-    "enable_key_rotation", "disable_key_rotation",
-)  # fmt: skip
+# Methods of moto that need an enabled key, of those that the program's resources call. The others need one that is not
+# pending deletion.
+ENABLED = ("create_grant", "enable_key_rotation", "disable_key_rotation")
 PRESENT = (
     "create_alias", "update_alias", "enable_key", "disable_key", "update_key_description", "schedule_key_deletion",
 )  # fmt: skip
@@ -68,12 +66,7 @@ def install() -> None:
     """Check the state of keys in KMS and ECR. `local.aws.authorise` checks those of S3's objects."""
     for method in (*ENABLED, *PRESENT):
         _install_check(method)
-    decrypt, create_repository = KmsBackend.decrypt, ECRBackend.create_repository
-
-    def checked_decrypt(self: Any, *args: Any, **kwargs: Any) -> Any:
-        plaintext, arn = decrypt(self, *args, **kwargs)  # only the ciphertext names the key
-        _raise(state_error(find(self.region_name, arn)))
-        return plaintext, arn
+    create_repository = ECRBackend.create_repository
 
     @functools.wraps(create_repository)
     def checked_repository(self: Any, **kwargs: Any) -> Any:
@@ -82,13 +75,7 @@ def install() -> None:
             raise ApiError("KmsException", error.message)
         return create_repository(self, **kwargs)
 
-    KmsBackend.decrypt = checked_decrypt
     ECRBackend.create_repository = checked_repository
-
-
-def _raise(error: ApiError | None) -> None:
-    if error is not None:
-        raise error
 
 
 def _install_check(method: str) -> None:
@@ -102,7 +89,9 @@ def _install_check(method: str) -> None:
         bound = signature.bind(*args, **kwargs)
         key = find(bound.arguments["self"].region_name, bound.arguments[parameter])
         if key is not None:
-            _raise(state_error(key, disabled=method in ENABLED))
+            error = state_error(key, disabled=method in ENABLED)
+            if error is not None:
+                raise error
             bound.arguments[parameter] = key.id  # some of these methods know no ARN
         return act(*bound.args, **bound.kwargs)
 

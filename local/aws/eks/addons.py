@@ -54,7 +54,6 @@ COREDNS = {14: (35, 99), 13: (33, 99), 12: (33, 99), 11: (0, 32)}
 # (https://kubernetes.io/releases/version-skew-policy/#kube-proxy).
 KUBE_PROXY_SKEW = 3
 _VERSION = re.compile(r"v(\d+)\.(\d+)\.(\d+)-eksbuild\.(\d+)")
-CONFLICTS = ("OVERWRITE", "NONE", "PRESERVE")
 AGENT = "eks-node-monitoring-agent"
 _REFUSED = "ConfigurationValue provided in request is not supported"
 
@@ -136,10 +135,7 @@ def update(cluster: Cluster, params: Document) -> Document:
     document = find(cluster, params["addonName"])
     _apply(cluster, document, params)
     document["modifiedAt"] = utcnow()
-    keys = ("addonVersion", "serviceAccountRoleArn", "configurationValues", "resolveConflicts")
-    return cluster.record_update(
-        "AddonUpdate", [(k[0].upper() + k[1:], params[k]) for k in keys if params.get(k)]
-    )
+    return cluster.record_update("AddonUpdate")
 
 
 def _apply(cluster: Cluster, document: Document, params: Document) -> None:
@@ -151,9 +147,6 @@ def _apply(cluster: Cluster, document: Document, params: Document) -> None:
             f"Addon version specified is not supported: {name} {version} for Kubernetes {kubernetes};"
             f" supported are {known}"
         )
-    conflicts = params.get("resolveConflicts")
-    if conflicts and conflicts not in CONFLICTS:
-        raise invalid(f"resolveConflicts: {conflicts!r} must be one of {', '.join(CONFLICTS)}")
     values = params.get("configurationValues")
     if values:
         _check_values(name, values)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import logging
-import re
 import secrets
 import threading
 from typing import Any
@@ -14,11 +13,11 @@ from moto.core.exceptions import ServiceException
 from moto.core.utils import utcnow
 from moto.ec2.models import ec2_backends
 
-from local.aws import identity, keys, log_groups
+from local.aws import identity, keys, log_groups, serial
 from local.aws.account import ACCOUNT_ID
 from local.aws.eks import versions
 from local.aws.eks.access import bootstrap_creator
-from local.aws.eks.store import Cluster, Document, EksError, arn, in_use, invalid, store
+from local.aws.eks.store import ApiError, Cluster, Document, arn, in_use, invalid, store
 from local.cluster import control
 
 log = logging.getLogger(__name__)
@@ -26,8 +25,14 @@ log = logging.getLogger(__name__)
 # A control plane is ready in about five seconds, or later on a host with other load.
 SUPERVISOR_SECONDS = 300.0
 LOG_TYPES = ["api", "audit", "authenticator", "controllerManager", "scheduler"]
-AUTHENTICATION_MODES = ("API", "API_AND_CONFIG_MAP", "CONFIG_MAP")
-_NAME = re.compile(r"[0-9A-Za-z][A-Za-z0-9_-]{0,99}")
+# What a call of UpdateClusterConfig changes -> the type of the update.
+UPDATES = {
+    "resourcesVpcConfig": "EndpointAccessUpdate",
+    "logging": "LoggingUpdate",
+    "accessConfig": "AccessConfigUpdate",
+    "upgradePolicy": "UpgradePolicyUpdate",
+    "deletionProtection": "DeletionProtectionUpdate",
+}
 
 
 def create(region: str, params: Document, creator_arn: str) -> Cluster:
@@ -38,8 +43,6 @@ def create(region: str, params: Document, creator_arn: str) -> Cluster:
         InvalidParameterException: A subnet, the role or the version is not valid.
     """
     name = params["name"]
-    if not _NAME.fullmatch(name):
-        raise invalid(f"name: {name!r} does not match {_NAME.pattern}")
     if (region, name) in store.clusters:
         raise in_use(f"Cluster already exists with name: {name}")
     version = params.get("version") or versions.DEFAULT
@@ -52,18 +55,18 @@ def create(region: str, params: Document, creator_arn: str) -> Cluster:
         error = keys.use_error(region, (each.get("provider") or {}).get("keyArn"))
         if error is not None:
             raise invalid(error.message)
-    access = {"authenticationMode": "CONFIG_MAP", "bootstrapClusterCreatorAdminPermissions": True}
-    access.update({k: v for k, v in (params.get("accessConfig") or {}).items() if v is not None})
-    if access["authenticationMode"] not in AUTHENTICATION_MODES:
-        mode = access["authenticationMode"]
-        raise invalid(f"authenticationMode: {mode!r} must be one of {', '.join(AUTHENTICATION_MODES)}")
+    access = {
+        "authenticationMode": "CONFIG_MAP",
+        "bootstrapClusterCreatorAdminPermissions": True,
+        **_given(params.get("accessConfig")),
+    }
     vpc, interfaces = _network(region, name, params.get("resourcesVpcConfig") or {})
     network = {
         "ipFamily": "ipv4",
         "serviceIpv4Cidr": "10.100.0.0/16",
         "elasticLoadBalancing": {"enabled": False},
+        **_given(params.get("kubernetesNetworkConfig")),
     }
-    network.update({k: v for k, v in (params.get("kubernetesNetworkConfig") or {}).items() if v is not None})
     document: Document = {
         "name": name,
         "arn": arn(region, "cluster", name),
@@ -144,7 +147,7 @@ def delete(region: str, name: str) -> Cluster:
     if cluster.document["status"] in ("CREATING", "UPDATING"):
         raise in_use(f"Cluster {name} has an operation in progress: {cluster.document['status']}")
     if cluster.document.get("deletionProtection"):
-        raise EksError("InvalidRequestException", f"Cluster {name} has deletion protection enabled")
+        raise ApiError("InvalidRequestException", f"Cluster {name} has deletion protection enabled")
     if cluster.document["status"] != "DELETING":
         cluster.document["status"] = "DELETING"
         threading.Thread(target=_stop, args=(cluster,), name=f"delete-{name}", daemon=True).start()
@@ -154,6 +157,12 @@ def delete(region: str, name: str) -> Cluster:
 def _stop(cluster: Cluster) -> None:
     if _call_supervisor(cluster, "DELETE", f"/clusters/{quote(cluster.name, safe='')}") is None:
         return
+    with serial.lock:
+        _remove(cluster)
+
+
+def _remove(cluster: Cluster) -> None:
+    """Remove a cluster without a control plane, with its interfaces and its security group."""
     backend = ec2_backends[ACCOUNT_ID][cluster.region]
     for interface_id in cluster.interface_ids:
         if interface_id in backend.enis:
@@ -170,34 +179,17 @@ def _stop(cluster: Cluster) -> None:
 
 
 def update_config(cluster: Cluster, params: Document) -> Document:
-    """Answer UpdateClusterConfig, and return the update's document. As on AWS, a call changes one thing."""
+    """Answer UpdateClusterConfig, and return the update's document. A call changes one thing."""
     document = cluster.document
-    kinds = [
-        k
-        for k in ("resourcesVpcConfig", "logging", "accessConfig", "upgradePolicy", "deletionProtection")
-        if params.get(k) is not None
-    ]
-    if len(kinds) != 1:
-        raise invalid(f"exactly one kind of change is possible per call, got {', '.join(kinds) or 'none'}")
-    kind, change = kinds[0], params[kinds[0]]
+    kind = next(each for each in UPDATES if params.get(each) is not None)
+    change = params[kind]
     if kind == "logging":
-        document["logging"] = _logging(
-            document["logging"]["clusterLogging"], change.get("clusterLogging") or []
-        )
-        return cluster.record_update("LoggingUpdate", [("ClusterLogging", document["logging"])])
-    if kind == "accessConfig":
-        mode, old = change.get("authenticationMode"), document["accessConfig"]["authenticationMode"]
-        order = ("CONFIG_MAP", "API_AND_CONFIG_MAP", "API")
-        if mode not in order or order.index(mode) <= order.index(old):
-            raise invalid(f"Unsupported authentication mode update from {old} to {mode}")
-        document["accessConfig"]["authenticationMode"] = mode
-        return cluster.record_update("AccessConfigUpdate", [("AuthenticationMode", mode)])
-    if kind == "resourcesVpcConfig":
-        document["resourcesVpcConfig"].update({k: v for k, v in change.items() if v is not None})
-        return cluster.record_update("EndpointAccessUpdate", list(change.items()))
-    document[kind] = change
-    name = "UpgradePolicyUpdate" if kind == "upgradePolicy" else "DeletionProtectionUpdate"
-    return cluster.record_update(name, [(kind[0].upper() + kind[1:], change)])
+        document["logging"] = _logging(document["logging"]["clusterLogging"], change["clusterLogging"])
+    elif isinstance(change, dict):
+        document[kind].update(_given(change))
+    else:
+        document[kind] = change
+    return cluster.record_update(UPDATES[kind])
 
 
 def update_version(cluster: Cluster, version: str) -> Document:
@@ -206,7 +198,7 @@ def update_version(cluster: Cluster, version: str) -> Document:
     if version not in versions.offered() or int(version.split(".")[1]) != int(old.split(".")[1]) + 1:
         raise invalid(f"Unsupported Kubernetes minor version update from {old} to {version}")
     cluster.document["version"] = version
-    return cluster.record_update("VersionUpdate", [("Version", version)])
+    return cluster.record_update("VersionUpdate")
 
 
 def require_role(role_arn: str) -> None:
@@ -220,10 +212,8 @@ def require_role(role_arn: str) -> None:
 def _logging(old: list[Document], changes: list[Document]) -> Document:
     enabled = {t for entry in old if entry.get("enabled") for t in entry.get("types", [])}
     for entry in changes:
-        for kind in entry.get("types", []):
-            if kind not in LOG_TYPES:
-                raise invalid(f"logging: {kind!r} is not one of {', '.join(LOG_TYPES)}")
-            enabled = enabled | {kind} if entry.get("enabled") else enabled - {kind}
+        types = set(entry.get("types", []))
+        enabled = enabled | types if entry.get("enabled") else enabled - types
     entries = []
     for flag, kinds in ((True, enabled), (False, set(LOG_TYPES) - enabled)):
         if kinds:
@@ -238,11 +228,6 @@ def _network(region: str, name: str, config: Document) -> tuple[Document, list[s
     if len({s.availability_zone for s in subnets}) < 2:
         raise invalid("Subnets specified must be in at least two different AZs")
     vpc_id = subnets[0].vpc_id
-    if any(s.vpc_id != vpc_id for s in subnets):
-        raise invalid("Subnets specified must be in the same VPC")
-    for group_id in config.get("securityGroupIds") or []:
-        if backend.get_security_group_from_id(group_id) is None:
-            raise invalid(f"The securityGroup ID '{group_id}' does not exist")
     group = _security_group(backend, name, vpc_id)
     groups = [group.id, *(config.get("securityGroupIds") or [])]
     # EKS creates interfaces in two of the subnets. They prevent the deletion of subnets and groups of a cluster.
@@ -255,19 +240,20 @@ def _network(region: str, name: str, config: Document) -> tuple[Document, list[s
         eni.requester_managed, eni.status = True, "in-use"
         interfaces.append(eni.id)
     document = {
-        "subnetIds": list(config["subnetIds"]),
-        "securityGroupIds": list(config.get("securityGroupIds") or []),
+        "securityGroupIds": [],
+        "endpointPublicAccess": True,
+        "endpointPrivateAccess": False,
+        **_given(config),
+        "publicAccessCidrs": config.get("publicAccessCidrs") or ["0.0.0.0/0"],
         "clusterSecurityGroupId": group.id,
         "vpcId": vpc_id,
-        "endpointPublicAccess": _or(config.get("endpointPublicAccess"), True),
-        "endpointPrivateAccess": _or(config.get("endpointPrivateAccess"), False),
-        "publicAccessCidrs": list(config.get("publicAccessCidrs") or ["0.0.0.0/0"]),
     }
     return document, interfaces
 
 
-def _or(value: Any, default: bool) -> bool:
-    return default if value is None else bool(value)
+def _given(values: Document | None) -> Document:
+    """Return the members of a request's structure that have a value."""
+    return {key: value for key, value in (values or {}).items() if value is not None}
 
 
 def _subnet(backend: Any, subnet_id: str) -> Any:

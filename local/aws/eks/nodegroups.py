@@ -45,14 +45,8 @@ def create(cluster: Cluster, params: Document) -> NodeGroup:
     if ami_type not in AMI_TYPES:
         raise invalid(f"amiType: {ami_type!r} must be one of {', '.join(AMI_TYPES)} on the local cloud")
     scaling = {"minSize": 1, "maxSize": 2, "desiredSize": 2, **(params.get("scalingConfig") or {})}
-    _check_scaling(scaling)
-    template = dict(params.get("launchTemplate") or {})
-    if template and params.get("diskSize"):
-        raise invalid("Disk size must be specified within the launch template.")
+    template = params.get("launchTemplate")
     backend = ec2_backends[ACCOUNT_ID][cluster.region]
-    for subnet_id in params.get("subnets") or []:
-        if subnet_id not in {s.id for s in backend.describe_subnets()}:
-            raise invalid(f"The subnet ID '{subnet_id}' does not exist")
     group_id, version, now = str(uuid.uuid4()), params.get("version") or cluster.document["version"], utcnow()
     document: Document = {
         "nodegroupName": name,
@@ -76,8 +70,6 @@ def create(cluster: Cluster, params: Document) -> NodeGroup:
         "updateConfig": params.get("updateConfig") or {"maxUnavailable": 1},
         "tags": dict(params.get("tags") or {}),
     }
-    if params.get("nodeRepairConfig"):
-        document["nodeRepairConfig"] = params["nodeRepairConfig"]
     if template:
         found, number = _template(backend, template)
         document["launchTemplate"] = {"id": found.id, "name": found.name, "version": number}
@@ -125,8 +117,8 @@ def delete(cluster: Cluster, name: str) -> NodeGroup:
 
 
 def update_config(cluster: Cluster, group: NodeGroup, params: Document) -> Document:
-    """Answer UpdateNodegroupConfig: size, labels, taints, update and repair settings."""
-    document, changed = group.document, []
+    """Answer UpdateNodegroupConfig: size, labels, taints and update settings."""
+    document = group.document
     labels = params.get("labels") or {}
     document["labels"].update(labels.get("addOrUpdateLabels") or {})
     for key in labels.get("removeLabels") or []:
@@ -138,20 +130,12 @@ def update_config(cluster: Cluster, group: NodeGroup, params: Document) -> Docum
         t for t in document["taints"] if (t.get("key"), t.get("effect")) not in gone
     ] + list(new)
     if params.get("scalingConfig"):
-        scaling = {**document["scalingConfig"], **params["scalingConfig"]}
-        _check_scaling(scaling)
-        document["scalingConfig"] = scaling
+        document["scalingConfig"] = {**document["scalingConfig"], **params["scalingConfig"]}
         _scale(cluster, group)
-    for key in ("updateConfig", "nodeRepairConfig"):
-        if params.get(key):
-            document[key] = params[key]
+    if params.get("updateConfig"):
+        document["updateConfig"] = params["updateConfig"]
     document["modifiedAt"] = utcnow()
-    changed = [
-        (k[0].upper() + k[1:], v)
-        for k, v in params.items()
-        if v and k in ("labels", "taints", "scalingConfig", "updateConfig", "nodeRepairConfig")
-    ]
-    return cluster.record_update("ConfigUpdate", changed)
+    return cluster.record_update("ConfigUpdate")
 
 
 def update_version(cluster: Cluster, group: NodeGroup, params: Document) -> Document:
@@ -170,7 +154,7 @@ def update_version(cluster: Cluster, group: NodeGroup, params: Document) -> Docu
     _launch(cluster, group, len(old))
     _terminate(cluster, old)
     document["modifiedAt"] = utcnow()
-    return cluster.record_update("VersionUpdate", [("Version", version)])
+    return cluster.record_update("VersionUpdate")
 
 
 def running(cluster: Cluster, group: NodeGroup) -> list[Any]:
@@ -178,14 +162,6 @@ def running(cluster: Cluster, group: NodeGroup) -> list[Any]:
     backend = ec2_backends[ACCOUNT_ID][cluster.region]
     mine = set(group.instance_ids)
     return [i for i in backend.all_instances() if i.id in mine and i.state == "running"]
-
-
-def _check_scaling(scaling: Document) -> None:
-    low, wanted, high = (int(scaling[k]) for k in ("minSize", "desiredSize", "maxSize"))
-    if not 0 <= low <= wanted <= high or high < 1:
-        raise invalid(
-            f"scalingConfig: minSize {low}, desiredSize {wanted} and maxSize {high} must be in ascending order"
-        )
 
 
 def _template(backend: Any, reference: Document) -> tuple[Any, str]:

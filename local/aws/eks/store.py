@@ -15,23 +15,19 @@ from local.aws.errors import ApiError
 Document = dict[str, Any]
 
 
-class EksError(ApiError):
-    """An error of the EKS API, with its code and message."""
-
-
-def not_found(message: str) -> EksError:
+def not_found(message: str) -> ApiError:
     """Return a ResourceNotFoundException."""
-    return EksError("ResourceNotFoundException", message)
+    return ApiError("ResourceNotFoundException", message)
 
 
-def in_use(message: str) -> EksError:
+def in_use(message: str) -> ApiError:
     """Return a ResourceInUseException."""
-    return EksError("ResourceInUseException", message)
+    return ApiError("ResourceInUseException", message)
 
 
-def invalid(message: str) -> EksError:
+def invalid(message: str) -> ApiError:
     """Return an InvalidParameterException."""
-    return EksError("InvalidParameterException", message)
+    return ApiError("InvalidParameterException", message)
 
 
 @dataclass
@@ -73,13 +69,13 @@ class Cluster:
         """URL of its OIDC issuer."""
         return str(self.document["identity"]["oidc"]["issuer"])
 
-    def record_update(self, kind: str, params: list[tuple[str, Any]]) -> Document:
+    def record_update(self, kind: str) -> Document:
         """Record a finished update, and return its document."""
         update = {
             "id": secrets.token_hex(16),
             "status": "Successful",
             "type": kind,
-            "params": [{"type": name, "value": str(value)} for name, value in params],
+            "params": [],
             "createdAt": utcnow(),
             "errors": [],
         }
@@ -114,7 +110,7 @@ class Store:
         """
         found = self.cluster(region, name)
         if found.document["status"] != "ACTIVE":
-            raise EksError("InvalidRequestException", f"Cluster '{name}' is not in ACTIVE status")
+            raise ApiError("InvalidRequestException", f"Cluster '{name}' is not in ACTIVE status")
         return found
 
     def by_name(self, name: str) -> Cluster | None:
@@ -141,7 +137,7 @@ class Store:
             for key, document in documents:
                 if document.get(key) == arn:
                     return document
-        raise EksError("NotFoundException", f"Resource was not found: {arn}")
+        raise ApiError("NotFoundException", f"Resource was not found: {arn}")
 
 
 def arn(region: str, kind: str, *parts: str) -> str:

@@ -40,14 +40,13 @@ def offered(today: date | None = None) -> list[str]:
     return [version for version in SUPPORT_ENDS if status(version, day) != UNSUPPORTED]
 
 
-def described(today: date | None = None, *, every: bool = False) -> list[dict[str, Any]]:
-    """Answer DescribeClusterVersions: the offered versions, or all past ones too with `every`."""
-    day = today or utcnow().date()
-    return [_described(each, day) for each in (SUPPORT_ENDS if every else offered(day))]
+def described() -> list[dict[str, Any]]:
+    """Answer DescribeClusterVersions: the offered versions."""
+    return [_described(each) for each in offered()]
 
 
-def _described(version: str, today: date) -> dict[str, Any]:
-    support = status(version, today)
+def _described(version: str) -> dict[str, Any]:
+    support = status(version, utcnow().date())
     found: dict[str, Any] = {
         "clusterVersion": version,
         "clusterType": "eks",

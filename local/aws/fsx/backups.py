@@ -9,23 +9,19 @@ from __future__ import annotations
 from moto.core.utils import utcnow
 
 from local.aws.account import ACCOUNT_ID
-from local.aws.fsx.store import Document, FileSystem, FsxError, arn, bad_request, new_id, store
+from local.aws.ec2_utils import new_id
+from local.aws.errors import ApiError
+from local.aws.fsx.store import Document, FileSystem, arn, store
 
 
-def supported(file_system: FileSystem) -> bool:
+def _supported(file_system: FileSystem) -> bool:
     """Return whether a file system supports backups: persistent ones without a data repository do."""
     linked = file_system.associations or file_system.lustre.get("DataRepositoryConfiguration")
     return str(file_system.lustre["DeploymentType"]).startswith("PERSISTENT") and not linked
 
 
 def create(file_system: FileSystem, tags: list[Document]) -> Document:
-    """Answer CreateBackup: available at once.
-
-    Raises:
-        BadRequest: The file system does not support backups.
-    """
-    if not supported(file_system):
-        raise bad_request("Backups are for persistent file systems that are not linked to a data repository.")
+    """Answer CreateBackup: available at once."""
     name = new_id("backup")
     document: Document = {
         "BackupId": name,
@@ -46,25 +42,18 @@ def create(file_system: FileSystem, tags: list[Document]) -> Document:
 
 def final(file_system: FileSystem, wishes: Document) -> Document:
     """Return the backup that a deletion makes by default, as the answer's LustreResponse; empty for none."""
-    if wishes.get("SkipFinalBackup") or not supported(file_system):
+    if wishes.get("SkipFinalBackup") or not _supported(file_system):
         return {}
     made = create(file_system, wishes.get("FinalBackupTags") or [])
     return {"FinalBackupId": made["BackupId"], "FinalBackupTags": made["Tags"]}
 
 
-def find(region: str, name: str) -> Document:
-    """Return a backup.
+def delete(name: str) -> Document:
+    """Answer DeleteBackup.
 
     Raises:
         BackupNotFound: It does not exist.
     """
-    found = store.backups.get(name)
-    if found is None or f":{region}:" not in found["ResourceARN"]:
-        raise FsxError("BackupNotFound", f"Backup '{name}' does not exist.")
-    return found
-
-
-def delete(region: str, name: str) -> Document:
-    """Answer DeleteBackup."""
-    find(region, name)
+    if name not in store.backups:
+        raise ApiError("BackupNotFound", f"Backup '{name}' does not exist.")
     return store.backups.pop(name)

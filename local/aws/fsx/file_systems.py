@@ -15,22 +15,26 @@ from moto.ec2.models import ec2_backends
 
 from local.aws import keys
 from local.aws.account import ACCOUNT_ID
+from local.aws.ec2_utils import new_id
+from local.aws.errors import ApiError
 from local.aws.fsx import backups, limits, links, mounts
-from local.aws.fsx.store import Document, FileSystem, FsxError, arn, bad_request, new_id, store
+from local.aws.fsx.store import Document, FileSystem, arn, bad_request, store
 
 # A metadata server and the first object storage server. Larger file systems have more, which nothing here uses.
 INTERFACES = 2
 _MOUNT_NAME = string.ascii_lowercase + string.digits
+# Members of a request's LustreConfiguration that the answer has in its DataRepositoryConfiguration.
+_REPOSITORY = ("ImportPath", "ExportPath", "ImportedFileChunkSize", "AutoImportPolicy")
 
 
 def create(region: str, params: Document) -> FileSystem:
     """Answer CreateFileSystem.
 
     Raises:
-        FsxError: The errors of `limits.created`, and InvalidNetworkSettings.
+        ApiError: The errors of `limits.created`, and InvalidNetworkSettings.
     """
     limits.created(params)
-    given = dict(params.get("LustreConfiguration") or {})
+    given = params["LustreConfiguration"]
     if given.get("ImportPath"):
         links.require_bucket(given["ImportPath"])
     error = keys.use_error(region, params.get("KmsKeyId"))
@@ -41,13 +45,14 @@ def create(region: str, params: Document) -> FileSystem:
     groups = _groups(backend, subnet, params.get("SecurityGroupIds") or [])
     mounts.require_open(backend, subnet, groups)
     name = new_id("fs")
-    deployment = given.get("DeploymentType") or "SCRATCH_1"
+    deployment = given["DeploymentType"]
+    default_version = "2.12" if deployment == "PERSISTENT_2" else "2.10"
     document: Document = {
         "OwnerId": ACCOUNT_ID,
         "CreationTime": utcnow(),
         "FileSystemId": name,
         "FileSystemType": "LUSTRE",
-        "FileSystemTypeVersion": params.get("FileSystemTypeVersion") or limits.default_version(deployment),
+        "FileSystemTypeVersion": params.get("FileSystemTypeVersion") or default_version,
         "Lifecycle": "CREATING",
         "StorageCapacity": params["StorageCapacity"],
         "StorageType": params.get("StorageType") or "SSD",
@@ -64,48 +69,31 @@ def create(region: str, params: Document) -> FileSystem:
     file_system = FileSystem(document, region, groups)
     store.file_systems[name] = file_system
 
-    def available() -> None:
-        if document["Lifecycle"] == "CREATING":
-            document["Lifecycle"] = "AVAILABLE"
-
-    store.later(available)
+    store.later(lambda: document.update(Lifecycle="AVAILABLE"))
     return file_system
 
 
 def _lustre(deployment: str, given: Document) -> Document:
     shown: Document = {
-        "DeploymentType": deployment,
-        # A file system of the first kind is mounted under its type's name, the others under a unique name.
-        "MountName": "fsx"
-        if deployment == "SCRATCH_1"
-        else "".join(secrets.choice(_MOUNT_NAME) for _ in range(8)),
-        "WeeklyMaintenanceStartTime": given.get("WeeklyMaintenanceStartTime") or "7:05:00",
-        "DataCompressionType": given.get("DataCompressionType") or "NONE",
-        "CopyTagsToBackups": bool(given.get("CopyTagsToBackups")),
-        "LogConfiguration": given.get("LogConfiguration") or {"Level": "DISABLED"},
+        "MountName": "".join(secrets.choice(_MOUNT_NAME) for _ in range(8)),
+        "WeeklyMaintenanceStartTime": "7:05:00",
+        "DataCompressionType": "NONE",
+        "CopyTagsToBackups": False,
+        "LogConfiguration": {"Level": "DISABLED"},
+        **{key: value for key, value in given.items() if key not in _REPOSITORY},
     }
-    if deployment.startswith("PERSISTENT"):
-        shown["PerUnitStorageThroughput"] = given["PerUnitStorageThroughput"]
-        shown["AutomaticBackupRetentionDays"] = given.get("AutomaticBackupRetentionDays") or 0
-        if given.get("DailyAutomaticBackupStartTime"):
-            shown["DailyAutomaticBackupStartTime"] = given["DailyAutomaticBackupStartTime"]
-    if given.get("DriveCacheType"):
-        shown["DriveCacheType"] = given["DriveCacheType"]
+    if deployment != "SCRATCH_2":
+        shown.setdefault("AutomaticBackupRetentionDays", 0)
     if deployment == "PERSISTENT_2":
-        shown["EfaEnabled"] = bool(given.get("EfaEnabled"))
-        if given.get("MetadataConfiguration"):
-            shown["MetadataConfiguration"] = {"Iops": 1500, **given["MetadataConfiguration"]}
-    if given.get("RootSquashConfiguration"):
-        shown["RootSquashConfiguration"] = given["RootSquashConfiguration"]
+        shown.setdefault("EfaEnabled", False)
+    if given.get("MetadataConfiguration"):
+        shown["MetadataConfiguration"] = {"Iops": 1500, **given["MetadataConfiguration"]}
     if given.get("ImportPath"):
-        source = given["ImportPath"]
         shown["DataRepositoryConfiguration"] = {
             "Lifecycle": "AVAILABLE",
-            "ImportPath": source,
-            "ExportPath": given.get("ExportPath")
-            or f"s3://{limits.bucket_of(source)}/FSxLustre{utcnow():%Y%m%dT%H%M%SZ}",
-            "ImportedFileChunkSize": given.get("ImportedFileChunkSize") or 1024,
-            "AutoImportPolicy": given.get("AutoImportPolicy") or "NONE",
+            "ImportedFileChunkSize": 1024,
+            "AutoImportPolicy": "NONE",
+            **{key: given[key] for key in _REPOSITORY if key in given},
         }
     return shown
 
@@ -116,9 +104,6 @@ def update(file_system: FileSystem, params: Document) -> FileSystem:
     if document["Lifecycle"] != "AVAILABLE":
         raise bad_request(f"The file system is {document['Lifecycle']}, it must be AVAILABLE.")
     limits.updated(document, params)
-    policy = lustre.pop("AutoImportPolicy", None)
-    if policy:
-        file_system.lustre["DataRepositoryConfiguration"]["AutoImportPolicy"] = policy
     metadata = lustre.pop("MetadataConfiguration", None)
     if metadata:
         file_system.lustre.setdefault("MetadataConfiguration", {}).update(metadata)
@@ -172,7 +157,7 @@ def _subnet(backend: Any, name: str) -> Any:
     try:
         return backend.get_subnet(name)
     except ServiceException:
-        raise FsxError("InvalidNetworkSettings", f"The subnet '{name}' does not exist.") from None
+        raise ApiError("InvalidNetworkSettings", f"The subnet '{name}' does not exist.") from None
 
 
 def _groups(backend: Any, subnet: Any, given: list[str]) -> list[str]:
@@ -181,7 +166,7 @@ def _groups(backend: Any, subnet: Any, given: list[str]) -> list[str]:
     for name in given:
         group = backend.get_security_group_from_id(name)
         if group is None or group.vpc_id != subnet.vpc_id:
-            raise FsxError(
+            raise ApiError(
                 "InvalidNetworkSettings", f"The security group '{name}' is not one of VPC {subnet.vpc_id}."
             )
     return list(given)

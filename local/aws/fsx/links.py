@@ -13,8 +13,9 @@ from moto.iam.models import iam_backends
 from moto.s3.models import s3_backends
 
 from local.aws.account import ACCOUNT_ID, PARTITION
+from local.aws.ec2_utils import new_id
 from local.aws.fsx import limits
-from local.aws.fsx.store import Document, FileSystem, arn, bad_request, new_id, store
+from local.aws.fsx.store import Document, FileSystem, arn, bad_request, store
 
 ROLE_PATH = "/aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/"
 ROLE_PREFIX = "AWSServiceRoleForFSxS3Access_"
@@ -24,10 +25,9 @@ def create(file_system: FileSystem, params: Document) -> Document:
     """Answer CreateDataRepositoryAssociation.
 
     Raises:
-        FsxError: The errors of `limits.linked`, and BadRequest for an unknown bucket.
+        ApiError: The errors of `limits.linked`, and BadRequest for an unknown bucket.
     """
-    taken = [a["FileSystemPath"] for a in file_system.associations.values()]
-    limits.linked(file_system.document, taken, params)
+    limits.linked(file_system.document)
     require_bucket(params["DataRepositoryPath"])
     name = new_id("dra")
     document: Document = {
@@ -55,15 +55,12 @@ def create(file_system: FileSystem, params: Document) -> Document:
 
 
 def update(document: Document, params: Document) -> Document:
-    """Answer UpdateDataRepositoryAssociation: chunk size and events."""
+    """Answer UpdateDataRepositoryAssociation: its events."""
     if document["Lifecycle"] != "AVAILABLE":
         raise bad_request(
             f"The data repository association is {document['Lifecycle']}, it must be AVAILABLE."
         )
-    if params.get("ImportedFileChunkSize"):
-        document["ImportedFileChunkSize"] = params["ImportedFileChunkSize"]
     if params.get("S3") is not None:
-        limits.events(params["S3"])
         document["S3"] = params["S3"]
     return document
 
@@ -71,7 +68,7 @@ def update(document: Document, params: Document) -> Document:
 def delete(file_system: FileSystem, document: Document) -> Document:
     """Answer DeleteDataRepositoryAssociation."""
     document["Lifecycle"] = "DELETING"
-    store.later(lambda: (file_system.associations.pop(document["AssociationId"], None), None)[1])
+    store.later(lambda: file_system.associations.pop(document["AssociationId"], None))
     return document
 
 

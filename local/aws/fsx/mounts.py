@@ -15,7 +15,8 @@ from moto.core.exceptions import ServiceException
 from moto.ec2.models import ec2_backends
 
 from local.aws.account import ACCOUNT_ID
-from local.aws.fsx.store import FileSystem, FsxError, store
+from local.aws.errors import ApiError
+from local.aws.fsx.store import FileSystem, store
 
 PORTS = ((988, 988), (1018, 1023))
 
@@ -55,7 +56,7 @@ def require_open(backend: Any, subnet: Any, group_ids: list[str]) -> None:
     addresses = (str(ipaddress.ip_network(subnet.cidr_block)[4]),)  # any of the subnet's
     one, other = Side("the file system", groups, addresses), Side("itself", groups, addresses)
     if _closed(one, other):
-        raise FsxError(
+        raise ApiError(
             "InvalidNetworkSettings",
             "The file system cannot be created because the default security group in the subnet provided or the "
             "provided security groups do not permit Lustre LNET network traffic on port 988",

@@ -7,11 +7,8 @@ from typing import Any
 from moto.core.responses import ActionResult, BaseResponse
 
 from local.aws.fsx import backups, file_systems, links
-from local.aws.fsx.store import Document, bad_request, store
+from local.aws.fsx.store import Document, store
 from local.aws.pages import page
-
-# Names of DescribeDataRepositoryAssociations' filters -> keys of the document.
-FILTERS = {"file-system-id": "FileSystemId"}
 
 
 class FsxResponse(BaseResponse):  # type: ignore[misc]
@@ -55,20 +52,11 @@ class FsxResponse(BaseResponse):  # type: ignore[misc]
         return ActionResult({"Backup": backups.create(file_system, self._get_param("Tags") or [])})
 
     def describe_backups(self) -> ActionResult:
-        asked = self._get_param("BackupIds")
-        if asked:
-            found = [backups.find(self.region, name) for name in asked]
-        else:
-            found = [b for b in store.backups.values() if f":{self.region}:" in b["ResourceARN"]]
-        for wanted in self._get_param("Filters") or []:
-            if wanted["Name"] != "file-system-id":
-                raise bad_request(f"Filter {wanted['Name']!r}: the local cloud has file-system-id")
-            found = [b for b in found if b["FileSystem"]["FileSystemId"] in wanted["Values"]]
-        return self._page("Backups", found)
+        every = store.backups.values()
+        return self._page("Backups", [each for each in every if f":{self.region}:" in each["ResourceARN"]])
 
     def delete_backup(self) -> ActionResult:
-        name = self._get_param("BackupId")
-        backups.delete(self.region, name)
+        name = backups.delete(self._get_param("BackupId"))["BackupId"]
         return ActionResult({"BackupId": name, "Lifecycle": "DELETED"})
 
     def create_data_repository_association(self) -> ActionResult:
@@ -82,10 +70,9 @@ class FsxResponse(BaseResponse):  # type: ignore[misc]
         else:
             systems = [f for f in store.file_systems.values() if f.region == self.region]
             found = [a for f in systems for a in f.associations.values()]
+        # The only filter that clients here use is file-system-id.
         for wanted in self._get_param("Filters") or []:
-            if wanted["Name"] not in FILTERS:
-                raise bad_request(f"Filter {wanted['Name']!r}: the local cloud has {', '.join(FILTERS)}")
-            found = [a for a in found if a[FILTERS[wanted["Name"]]] in wanted["Values"]]
+            found = [a for a in found if a["FileSystemId"] in wanted["Values"]]
         return self._page("Associations", found)
 
     def update_data_repository_association(self) -> ActionResult:
@@ -102,9 +89,6 @@ class FsxResponse(BaseResponse):  # type: ignore[misc]
                 "DeleteDataInFileSystem": bool(self._get_param("DeleteDataInFileSystem")),
             }
         )
-
-    def list_tags_for_resource(self) -> ActionResult:
-        return self._page("Tags", self._tagged()["Tags"])
 
     def tag_resource(self) -> ActionResult:
         document, fresh = self._tagged(), self._get_param("Tags") or []

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import secrets
 import shutil
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from local.aws import serial
 from local.aws.account import ACCOUNT_ID
 from local.aws.errors import ApiError
 
 Document = dict[str, Any]
 
 
-class FsxError(ApiError):
-    """An error of the FSx API, with its code and message."""
-
-
-def bad_request(message: str) -> FsxError:
+def bad_request(message: str) -> ApiError:
     """Return a BadRequest."""
-    return FsxError("BadRequest", message)
+    return ApiError("BadRequest", message)
 
 
 @dataclass
@@ -63,7 +58,7 @@ class Store:
         """
         found = self.file_systems.get(name)
         if found is None or found.region != region:
-            raise FsxError("FileSystemNotFound", f"File system '{name}' does not exist.")
+            raise ApiError("FileSystemNotFound", f"File system '{name}' does not exist.")
         return found
 
     def association(self, region: str, name: str) -> tuple[FileSystem, Document]:
@@ -75,7 +70,7 @@ class Store:
         for file_system in self.file_systems.values():
             if file_system.region == region and name in file_system.associations:
                 return file_system, file_system.associations[name]
-        raise FsxError(
+        raise ApiError(
             "DataRepositoryAssociationNotFound", f"The data repository association '{name}' does not exist."
         )
 
@@ -92,7 +87,7 @@ class Store:
         for backup in self.backups.values():
             if backup["ResourceARN"] == arn and f":{region}:" in arn:
                 return backup
-        raise FsxError("ResourceNotFound", f"The resource {arn} does not exist.")
+        raise ApiError("ResourceNotFound", f"The resource {arn} does not exist.")
 
     def begin(self, directory: Path) -> None:
         """Take the directory of the files. Files of an earlier account there are deleted."""
@@ -105,24 +100,17 @@ class Store:
         if self.directory is not None:
             shutil.rmtree(self.directory / name, ignore_errors=True)
 
-    def later(self, change: Callable[[], None]) -> None:
+    def later(self, change: Callable[[], object]) -> None:
         """Make a change after the delay, or at once if there is none."""
-        if not self.delay_seconds:
+        if self.delay_seconds:
+            serial.later(self.delay_seconds, change)
+        else:
             change()
-            return
-        timer = threading.Timer(self.delay_seconds, change)
-        timer.daemon = True
-        timer.start()
 
 
 def arn(region: str, kind: str, *parts: str) -> str:
     """Return the ARN of an FSx resource, such as file-system/<id> or association/<file system>/<id>."""
     return f"arn:aws:fsx:{region}:{ACCOUNT_ID}:{kind}/{'/'.join(parts)}"
-
-
-def new_id(prefix: str) -> str:
-    """Return a new id in FSx's form: the prefix and 17 hexadecimal digits."""
-    return f"{prefix}-{secrets.token_hex(9)[:17]}"
 
 
 store = Store()

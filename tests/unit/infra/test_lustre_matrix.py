@@ -92,8 +92,8 @@ def test_file_system_that_fsx_refuses_is_reported_by_key(
 @pytest.mark.long
 def test_emulated_fsx_accepts_the_same_file_systems(lustre_settings: dict[str, Any]) -> None:
     """The request is the one that `components.lustre` sends for the settings."""
-    from local.aws.fsx import limits  # it imports moto
-    from local.aws.fsx.store import FsxError
+    from local.aws.errors import ApiError  # it imports moto
+    from local.aws.fsx import limits
 
     deployment, storage = lustre_settings["deploymentType"], lustre_settings["storageType"]
     sent: dict[str, Any] = {"DeploymentType": deployment}
@@ -118,7 +118,7 @@ def test_emulated_fsx_accepts_the_same_file_systems(lustre_settings: dict[str, A
     try:
         limits.created(request)
         accepted = True
-    except FsxError:
+    except ApiError:
         accepted = False
     assert accepted == (not is_refused(lustre_settings)), request
 
