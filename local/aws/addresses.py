@@ -53,21 +53,12 @@ def install() -> None:
     def create_network_interface(
         self: Any, subnet: Any, private_ip_address: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        place = self.get_subnet(subnet) if isinstance(subnet, str) else subnet
-        given = (
-            private_ip_address[0]
-            if isinstance(private_ip_address, list) and private_ip_address
-            else private_ip_address
-        )
-        addresses = kwargs.get("private_ip_addresses") or (args[0] if args else None)
-        outside = bool(given) and ipaddress.ip_address(given) not in place.cidr
-        if (
-            not given and not addresses
-        ) or outside:  # moto gives NAT gateways and endpoints any address at all
-            given = _take(place, None)
-        elif given:
-            place._subnet_ips.setdefault(given, None)
-        return create(self, place, given, *args, **kwargs)
+        place, address = self.get_subnet(subnet) if isinstance(subnet, str) else subnet, private_ip_address
+        if address and ipaddress.ip_address(address) in place.cidr:
+            place._subnet_ips.setdefault(address, None)
+        else:  # moto gives NAT gateways any address at all
+            address = _take(place, None)
+        return create(self, place, address, *args, **kwargs)
 
     NetworkInterfaceBackend.create_network_interface = create_network_interface
 

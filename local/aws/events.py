@@ -49,10 +49,8 @@ def publish(region: str, source: str, detail_type: str, resources: list[str], de
         deliverable = [t for t in rule.targets if _may_send(t["Arn"], rule.arn)]
         kept, rule.targets = rule.targets, deliverable
         try:
-            # moto's default template drops the account. moto uses it if a target transforms its input.
-            transform = any("InputTransformer" in t for t in deliverable)
-            given = {**event, "ingestion-time": event["time"]} if transform else dict(event)
-            rule.send_to_targets(given, transform_input=transform)
+            # Otherwise moto's default template drops the account.
+            rule.send_to_targets(event, transform_input=False)
         except Exception as error:
             # A deleted target must not fail the EC2 call that caused the event. AWS drops the event, too.
             log.warning("event %s of rule %s was not delivered: %s", detail_type, rule.name, error)

@@ -71,6 +71,11 @@ class Fault:
     instance_id: str = "*"
     since: float = 0.0
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether it fired as often as it may."""
+        return self.times is not None and self.fired >= self.times
+
     def matches(self, instance_type: str, zone: str, capacity_type: str) -> bool:
         """Return whether the rule applies to such an instance."""
         return (
@@ -137,11 +142,10 @@ class Plan:
         room, keeps = wanted, None
         with self.lock:
             for fault in self.faults:
-                spent = fault.times is not None and fault.fired >= fault.times
                 other = (
                     fault.action is not None or fault.condition is not None or fault.code == LEFT_INTERFACE
                 )
-                if other or spent or not fault.matches(instance_type, zone, capacity_type):
+                if other or fault.is_spent or not fault.matches(instance_type, zone, capacity_type):
                     continue
                 free = max(0, fault.available - running(fault))
                 if free < room:
@@ -154,10 +158,9 @@ class Plan:
         """Return the rule that makes such an instance leave a network interface behind when it ends."""
         with self.lock:
             for fault in self.faults:
-                spent = fault.times is not None and fault.fired >= fault.times
                 if (
                     fault.code == LEFT_INTERFACE
-                    and not spent
+                    and not fault.is_spent
                     and fault.matches(instance_type, zone, capacity_type)
                 ):
                     fault.fired += 1
@@ -183,8 +186,7 @@ class Plan:
             return None
         with self.lock:
             for fault in self.faults:
-                spent = fault.times is not None and fault.fired >= fault.times
-                if fault.action is None or spent or not like(fault.action, action):
+                if fault.action is None or fault.is_spent or not like(fault.action, action):
                     continue
                 fault.fired += 1
                 return Fault(fault.code, fault.text("", ""), action, fault.status)

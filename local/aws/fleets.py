@@ -18,8 +18,6 @@ from moto.ec2.utils import random_fleet_id
 from local.aws import capacity_blocks, faults, placement_groups, prices, reservations
 from local.aws.ec2_utils import count_running
 
-CAPACITY_DEFAULT = "on-demand"
-
 Error = tuple[str, str]
 """Code and message."""
 
@@ -57,7 +55,7 @@ class Offer:
                 "LaunchTemplateSpecification": self.config["LaunchTemplateSpecification"],
                 "Overrides": self.override,
             },
-            "Lifecycle": self.asked if self.asked in ("spot", capacity_blocks.BLOCK) else "on-demand",
+            "Lifecycle": self.asked,
             "ErrorCode": error[0],
             "ErrorMessage": error[1],
         }
@@ -68,22 +66,19 @@ def _offers(backend: Any, config: dict[str, Any], asked: str) -> list[Offer]:
     data = _template_data(backend, config["LaunchTemplateSpecification"])
     target = (data.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget") or {}
     found = []
-    for override in config.get("Overrides") or [{}]:
-        zone = override.get("AvailabilityZone") or ""
-        if override.get("SubnetId"):
-            zone = backend.get_subnet(override["SubnetId"]).availability_zone
+    for override in config["Overrides"]:
         found.append(
             Offer(
                 config=config,
                 override=override,
                 data=data,
-                instance_type=override.get("InstanceType") or data.get("InstanceType", ""),
-                zone=zone,
+                instance_type=override["InstanceType"],
+                zone=backend.get_subnet(override["SubnetId"]).availability_zone,
                 reservation_id=target.get("CapacityReservationId") or "",
                 asked=asked,
             )
         )
-    return sorted(found, key=lambda offer: prices.hourly(offer.override.get("InstanceType", "")))
+    return sorted(found, key=lambda offer: prices.hourly(offer.instance_type))
 
 
 def _refusal(backend: Any, offer: Offer) -> Error | None:
@@ -149,22 +144,22 @@ def install() -> None:
 
     def create_fleet(self: Any) -> Any:
         self.error_on_dryrun()  # Karpenter validates its EC2NodeClasses with dry runs; they need no capacity
-        capacity = self._get_param("TargetCapacitySpecification") or {}
-        asked = capacity.get("DefaultTargetCapacityType")
+        capacity = self._get_param("TargetCapacitySpecification")
+        asked = capacity["DefaultTargetCapacityType"]
         into_block = asked == capacity_blocks.BLOCK
         configs, total = self._get_param("LaunchTemplateConfigs", []), int(capacity["TotalTargetCapacity"])
         if into_block:
             templates = [config["LaunchTemplateSpecification"] for config in configs]
             capacity_blocks.check_one([_template_data(self.ec2_backend, each) for each in templates])
-        shares, errors = _share(self.ec2_backend, configs, asked or CAPACITY_DEFAULT, total)
+        shares, errors = _share(self.ec2_backend, configs, asked, total)
         if not shares:
             return ActionResult({"FleetId": random_fleet_id(), "Instances": [], "Errors": errors})
         self.params["LaunchTemplateConfigs"] = [
-            {**offer.config, "Overrides": [offer.override] if offer.override else []} for offer, _ in shares
+            {**offer.config, "Overrides": [offer.override]} for offer, _ in shares
         ]
         # Prepaid capacity is launched as on-demand capacity. `local.aws.launch` distinguishes them.
         self.params["TargetCapacitySpecification"] = {
-            "DefaultTargetCapacityType": CAPACITY_DEFAULT if into_block else asked or CAPACITY_DEFAULT,
+            "DefaultTargetCapacityType": "on-demand" if into_block else asked,
             "TotalTargetCapacity": sum(number for _, number in shares),
         }
         token = _shared.set([number for _, number in shares])

@@ -48,15 +48,11 @@ def install() -> None:
     create = FlowLogsBackend.create_flow_logs
 
     def create_flow_logs(self: Any, **kwargs: Any) -> Any:
-        kind = kwargs.get("log_destination_type") or "cloud-watch-logs"
         role_arn = kwargs.get("deliver_logs_permission_arn")
-        role = check_role(self, role_arn) if kind == "cloud-watch-logs" and role_arn else None
+        role = check_role(self, role_arn) if role_arn else None
         made, errors = create(self, **kwargs)
         for log in made if role is not None else []:
-            by_name = (
-                f"arn:aws:logs:{self.region_name}:{self.account_id}:log-group:{kwargs.get('log_group_name')}"
-            )
-            good = delivers(self, role, kwargs.get("log_destination") or by_name)
+            good = delivers(self, role, kwargs["log_destination"])
             log.deliver_logs_status = "SUCCESS" if good else "FAILED"
             log.deliver_logs_error_message = None if good else "Access error"
         return made, errors

@@ -27,14 +27,15 @@ def listing(cluster_name: str) -> list[dict[str, Any]]:
     """Return a cluster's running instances, oldest first: Karpenter's by their tags, and those of node groups."""
     cluster = store.by_name(cluster_name)
     with serial.lock:
-        instances = [
-            each for backend in ec2_backends[ACCOUNT_ID].values() for each in backend.all_instances()
+        found = [
+            _describe(instance, cluster)
+            for backend in ec2_backends[ACCOUNT_ID].values()
+            for instance in backend.all_instances()
+            # An instance that ends at launch never boots.
+            if instance.state in SHOWN_STATES
+            and not hasattr(instance, "launch_failure")
+            and tags_of(instance).get(f"kubernetes.io/cluster/{cluster_name}") == "owned"
         ]
-        # An instance that ends at launch never boots.
-        shown = [
-            each for each in instances if each.state in SHOWN_STATES and not hasattr(each, "launch_failure")
-        ]
-        found = [_describe(each, cluster) for each in shown if _belongs(tags_of(each), cluster_name)]
     return sorted(found, key=lambda i: (i["launchTime"], i["instanceId"]))
 
 
@@ -48,14 +49,6 @@ def wait(cluster_name: str, after: str | None, seconds: float) -> tuple[str, lis
         if tag != after or left <= 0:
             return tag, items
         events.wait_for_change(min(POLL_SECONDS, left))
-
-
-def _belongs(tags: dict[str, str], cluster: str) -> bool:
-    return (
-        tags.get(f"kubernetes.io/cluster/{cluster}") == "owned"
-        or tags.get("eks:eks-cluster-name") == cluster
-        or tags.get("eks:cluster-name") == cluster
-    )
 
 
 def _describe(instance: Any, cluster: Cluster | None) -> dict[str, Any]:

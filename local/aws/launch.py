@@ -5,10 +5,9 @@ Without the template's security groups, Karpenter treats every node as drifted a
 
 from __future__ import annotations
 
-import contextlib
+import copy
 from typing import Any
 
-from moto.core.exceptions import ServiceException
 from moto.ec2.models.fleets import Fleet
 from moto.ec2.models.instances import Instance, InstanceBackend
 from moto.ec2.models.launch_templates import LaunchTemplateVersion
@@ -99,7 +98,9 @@ def install() -> None:
             version = template.get_version(specification.get("Version", "$Default"))
             complete(instance, version.data, version)
             launcher = volume_keys.SPOT if instance.lifecycle == "spot" else _caller()
-            _check_disks(instance, version.data, launcher)
+            reason = volume_keys.refusal(fleet.ec2_backend, version.data, launcher)
+            if reason is not None:
+                volume_keys.end_at_launch(instance, reason)
         instance.add_tags({"aws:ec2:fleet-id": fleet.id})
 
     def create_on_demand_requests(self: Any, weight_to_add: float) -> None:
@@ -124,17 +125,6 @@ def install() -> None:
 
     def run_and_notify(self: Any, *args: Any, **kwargs: Any) -> Any:
         reservation = run_instances(self, *args, **kwargs)
-        if kwargs.get("launch_template"):
-            version = self._get_template_from_args(kwargs["launch_template"])
-            for instance in reservation.instances:
-                with contextlib.suppress(
-                    ServiceException
-                ):  # moto associates this profile itself right afterwards
-                    complete(instance, {k: v for k, v in version.data.items() if k != "IamInstanceProfile"})
-                _check_disks(instance, version.data, _caller())
-        elif kwargs.get("block_device_mappings"):
-            for instance in reservation.instances:
-                _check_disks(instance, {"BlockDeviceMappings": kwargs["block_device_mappings"]}, _caller())
         for instance in reservation.instances:
             events.instance_state_changed(instance, instance.state)
         events.notify_change()
@@ -142,37 +132,25 @@ def install() -> None:
 
     InstanceBackend.run_instances = run_and_notify
 
-    for name, state in (("terminate", "terminated"), ("stop", "stopped"), ("start", "running")):
-        _report_state_after(name, state)
+    terminate = Instance.terminate
+
+    def terminate_and_notify(self: Any) -> Any:
+        if self.state == "terminated":  # moto would delete the interfaces again and fail
+            return copy.copy(self._state)
+        previous_state = terminate(self)
+        volume_keys.explain_end(self)
+        _close_spot_request(self)
+        events.instance_state_changed(self, "terminated")
+        events.notify_change()
+        return previous_state
+
+    Instance.terminate = terminate_and_notify
 
 
 def _caller() -> str | None:
     """Return the role whose session makes this call; None for a user."""
     who = identity.calling.get()
     return None if who is None or who.role is None else who.principal_arn
-
-
-def _check_disks(instance: Any, data: dict[str, Any], launcher: str | None) -> None:
-    reason = volume_keys.refusal(instance.ec2_backend, data, launcher)
-    if reason is not None:
-        volume_keys.end_at_launch(instance, reason)
-
-
-def _report_state_after(method: str, state: str) -> None:
-    act = getattr(Instance, method)
-
-    def wrapped(self: Any) -> Any:
-        if method == "terminate" and self.state == "terminated":
-            return _unchanged_state(self)
-        result = act(self)
-        if method == "terminate":
-            volume_keys.explain_end(self)
-            _close_spot_request(self)
-        events.instance_state_changed(self, state)
-        events.notify_change()
-        return result
-
-    setattr(Instance, method, wrapped)
 
 
 def _close_spot_request(instance: Any) -> None:
@@ -184,10 +162,3 @@ def _close_spot_request(instance: Any) -> None:
         if request.instance is not None and request.instance.id == instance.id and request.state == "active":
             request.state, request._status_code = "closed", "instance-terminated-by-user"
             request.status_message = "Your Spot Instance was terminated by user-initiated termination."
-
-
-def _unchanged_state(instance: Any) -> Any:
-    """Allow a second termination, which changes nothing. moto would delete the interfaces again and fail."""
-    import copy
-
-    return copy.copy(instance._state)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from moto.kms.models import kms_backends
 from moto.logs.exceptions import ResourceNotFoundException
 from moto.logs.models import LogsBackend, logs_backends
 from moto.logs.responses import LogsResponse
 
+from local.aws import keys
 from local.aws.account import ACCOUNT_ID
+from local.aws.ec2_utils import table
 from local.aws.errors import ApiError
 from local.aws.identity import lets_service
 
@@ -25,8 +26,7 @@ NEEDED = ("kms:Encrypt", "kms:Decrypt", "kms:GenerateDataKey", "kms:ReEncryptFro
 def check_key(backend: Any, log_group: str, key_arn: str) -> None:
     """Raise AccessDeniedException unless the key exists, is enabled and allows the service to use it for this group."""
     arn = f"arn:aws:logs:{backend.region_name}:{backend.account_id}:log-group:{log_group}"
-    keys = kms_backends[backend.account_id][backend.region_name].keys
-    key = next((each for each in keys.values() if each.arn == key_arn), None)
+    key = keys.find(backend.region_name, key_arn)
     service = f"logs.{backend.region_name}.amazonaws.com"
     context = {ENCRYPTION_CONTEXT: (arn,)}
     if (
@@ -48,15 +48,14 @@ def deliver_late(region: str, cluster: str) -> None:
     backend: Any = logs_backends[ACCOUNT_ID][region]
     name = f"/aws/eks/{cluster}/cluster"
     if name in backend.groups:
-        _late(backend).add(name)
+        _late(backend)[name] = True
     else:
         backend.create_log_group(name, {})
 
 
-def _late(backend: Any) -> set[str]:
+def _late(backend: Any) -> dict[str, bool]:
     """Return the names of groups that still get entries. They are lost with their account."""
-    names: set[str] = backend.__dict__.setdefault("late_groups", set())
-    return names
+    return table(backend, "late_groups")
 
 
 def install() -> None:
@@ -73,8 +72,7 @@ def install() -> None:
         delete(self, log_group_name)
         # moto would add them to the next group of this name.
         self.tagger.delete_all_tags_for_resource(found.arn)
-        if log_group_name in _late(self):
-            _late(self).discard(log_group_name)
+        if _late(self).pop(log_group_name, False):
             create(self, log_group_name, {})
 
     def group(self: Any) -> Any:

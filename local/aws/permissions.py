@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from moto.ec2.models import ec2_backends
-from moto.ec2.utils import convert_tag_spec
+from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, convert_tag_spec
 from moto.iam.models import iam_backends
 
 from local.aws.account import ACCOUNT_ID, PARTITION
@@ -56,7 +56,7 @@ def s3(response: Any, action: str, bucket: str | None, key: str | None) -> list[
 
     HeadObject needs s3:GetObject, listing needs s3:ListBucket, and so on.
     """
-    names = {"HeadBucket": "ListBucket", "GetLifecycleConfiguration": "GetLifecycleConfiguration"}
+    action = "ListBucket" if action == "HeadBucket" else action
     context: Context = {"aws:requestedregion": (response.region,)}
     if bucket is None:
         return [Request(f"s3:{action}", "*", context)]
@@ -65,7 +65,7 @@ def s3(response: Any, action: str, bucket: str | None, key: str | None) -> list[
         first = prefix[0] if isinstance(prefix, list) else prefix
         context["s3:prefix"] = (first.decode() if isinstance(first, bytes) else str(first),)
     arn = f"arn:aws:s3:::{bucket}" + (f"/{key}" if key else "")
-    requests = [Request(f"s3:{names.get(action, action)}", arn, context)]
+    requests = [Request(f"s3:{action}", arn, context)]
     source = response.headers.get("x-amz-copy-source")
     if source:
         requests.append(Request("s3:GetObject", f"arn:aws:s3:::{source.lstrip('/').split('?')[0]}", context))
@@ -189,15 +189,9 @@ def _create_fleet(response: Any) -> list[Request]:
 
 def _run_instances(response: Any) -> list[Request]:
     tags = convert_tag_spec(response._get_param("TagSpecifications", []))
-    template_id, data = _template(response, response._get_param("LaunchTemplate"))
     names = ("ImageId", "SubnetId", "SecurityGroupIds", "NetworkInterfaces", "IamInstanceProfile")
-    given = {name: response._get_param(name) for name in names}
-    data = {**data, **{k: v for k, v in given.items() if v}}
-    merged = {**convert_tag_spec(data.get("TagSpecifications") or []), **tags}
-    requests = _launch(response, data, [], merged) + _tagging(response, merged, "RunInstances")
-    if template_id:
-        requests.append(_existing(response, "ec2:RunInstances", "launch-template", template_id))
-    return requests
+    data = {name: response._get_param(name) or "" for name in names}
+    return _launch(response, data, [], tags) + _tagging(response, tags, "RunInstances")
 
 
 def _create(action: str, kind: str) -> Callable[[Any], list[Request]]:
@@ -222,10 +216,6 @@ def _terminate_instances(response: Any) -> list[Request]:
     return [_existing(response, "ec2:TerminateInstances", "instance", i) for i in ids]
 
 
-_KINDS = {"i": "instance", "lt": "launch-template", "vol": "volume", "eni": "network-interface", "fleet": "fleet",
-          "sg": "security-group", "subnet": "subnet", "vpc": "vpc", "cr": "capacity-reservation"}  # fmt: skip
-
-
 def _on_volume(action: str) -> Callable[[Any], list[Request]]:
     """Return the permissions of a call on an existing volume, and on the instance if the call names one."""
 
@@ -242,7 +232,7 @@ def _tags_on_existing(action: str) -> Callable[[Any], list[Request]]:
         tags = {t["Key"]: t.get("Value", "") for t in response._get_param("Tags", [])}
         requests = []
         for name in response._get_param("Resources", []):
-            existing = _existing(response, action, _KINDS.get(name.rpartition("-")[0], "*"), name)
+            existing = _existing(response, action, EC2_PREFIX_TO_RESOURCE[name.rpartition("-")[0]], name)
             requests.append(Request(action, existing.resource, {**existing.context, **_request_tags(tags)}))
         return requests
 

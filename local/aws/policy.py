@@ -3,8 +3,8 @@
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html
 
 It is pure: it takes documents and a request, and returns a decision. Evaluated condition operators: String* and Arn*
-(with `ForAllValues:`, `ForAnyValue:` and `IfExists`), Bool, Null and Numeric comparisons. Evaluated condition keys:
-those in `DERIVED_KEYS`. A statement with another key neither allows nor denies, and the decision names the key.
+(with `ForAllValues:`, `ForAnyValue:` and `IfExists`), Bool and Null. Evaluated condition keys: those in `DERIVED_KEYS`.
+A statement with another key neither allows nor denies, and the decision names the key.
 """
 
 from __future__ import annotations
@@ -122,9 +122,7 @@ def evaluate_for(document: Any, kind: str, principals: Iterable[str], request: R
     return evaluate([{"Statement": list(filter(applies, as_list(parsed.get("Statement"))))}], request)
 
 
-def statement_applies(
-    statement: Mapping[str, Any], request: Request, unknown: set[str] | None = None
-) -> bool:
+def statement_applies(statement: Mapping[str, Any], request: Request, unknown: set[str]) -> bool:
     """Return whether a statement's action, resource and conditions match. Add unknown keys to `unknown`."""
     action = request.action.lower()
     if "NotAction" in statement:
@@ -140,8 +138,7 @@ def statement_applies(
             like(str(p), request.resource) for p in as_list(statement["Resource"])
         ):
             return False
-    missing = unknown if unknown is not None else set()
-    return conditions_hold(statement.get("Condition") or {}, request.context, missing)
+    return conditions_hold(statement.get("Condition") or {}, request.context, unknown)
 
 
 def conditions_hold(
@@ -185,13 +182,6 @@ def _holds(operator: str, expected: tuple[str, ...], actual: tuple[str, ...] | N
     return all(one(v) for v in actual) if quantifier != "ForAnyValue" else any(one(v) for v in actual)
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")
-
-
 _OPERATORS: dict[str, Callable[[str, str], bool]] = {
     "StringEquals": lambda e, v: e == v,
     "StringNotEquals": lambda e, v: e != v,
@@ -204,7 +194,4 @@ _OPERATORS: dict[str, Callable[[str, str], bool]] = {
     "ArnNotEquals": lambda e, v: not like(e, v),
     "ArnNotLike": lambda e, v: not like(e, v),
     "Bool": lambda e, v: e.lower() == v.lower(),
-    "NumericEquals": lambda e, v: _number(e) == _number(v),
-    "NumericLessThanEquals": lambda e, v: _number(v) <= _number(e),
-    "NumericGreaterThanEquals": lambda e, v: _number(v) >= _number(e),
 }

@@ -10,7 +10,9 @@ import functools
 import json
 from typing import Any
 
+from moto.core.responses import ActionResult
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
+from moto.ec2.responses.spot_instances import SpotInstances
 
 from local.aws.pages import page
 
@@ -35,19 +37,11 @@ def hourly(instance_type: str) -> float:
         facts["VCpuInfo"]["DefaultVCpus"] * USD_PER_VCPU
         + facts["MemoryInfo"]["SizeInMiB"] / 1024 * USD_PER_GIB
     )
-    for device in accelerators(facts):
-        price += device.get("Count", 0) * USD_PER_ACCELERATOR.get(
-            device.get("Name", ""), USD_PER_OTHER_ACCELERATOR
-        )
-    return round(float(price), 4)
-
-
-def accelerators(facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the GPUs, Neuron devices and inference chips of a type."""
-    devices: list[dict[str, Any]] = []
     for info, key in (("GpuInfo", "Gpus"), ("NeuronInfo", "NeuronDevices")):
-        devices += facts.get(info, {}).get(key, [])
-    return devices
+        for device in facts.get(info, {}).get(key, []):
+            each = USD_PER_ACCELERATOR.get(device.get("Name", ""), USD_PER_OTHER_ACCELERATOR)
+            price += device.get("Count", 0) * each
+    return round(float(price), 4)
 
 
 @functools.lru_cache(maxsize=64)
@@ -103,26 +97,16 @@ def get_products(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def install() -> None:
-    """Add prices to EC2's spot price history, in which moto lists offerings without one."""
-    from moto.core.responses import ActionResult
-    from moto.core.utils import utcnow
-    from moto.ec2.responses.spot_instances import SpotInstances
+    """Set the prices in EC2's spot price history, which are all the same in moto."""
+    of_moto = SpotInstances.describe_spot_price_history
 
     def describe_spot_price_history(self: Any) -> ActionResult:
-        types = self._get_param("InstanceTypes", [])
-        offerings = self.ec2_backend.describe_spot_price_history(types, self._filters_from_querystring())
-        now = utcnow()
+        offered = of_moto(self).result["SpotPriceHistory"]
         history = [
-            {
-                "AvailabilityZone": o["Location"],
-                "InstanceType": o["InstanceType"],
-                "ProductDescription": "Linux/UNIX",
-                "SpotPrice": f"{hourly(o['InstanceType']) * SPOT_SHARE:.4f}",
-                "Timestamp": now,
-            }
-            for o in offerings
-            if o["InstanceType"] in INSTANCE_TYPES
+            {**each, "SpotPrice": f"{hourly(each['InstanceType']) * SPOT_SHARE:.4f}"}
+            for each in offered
+            if each["InstanceType"] in INSTANCE_TYPES
         ]
-        return ActionResult({"SpotPriceHistory": history, "NextToken": ""})
+        return ActionResult({"SpotPriceHistory": history})
 
     SpotInstances.describe_spot_price_history = describe_spot_price_history

@@ -12,7 +12,6 @@ from typing import Any, Final
 from moto.servicequotas.models import ServiceQuotasBackend
 from moto.servicequotas.responses import ServiceQuotasResponse
 
-from local.aws.account import ACCOUNT_ID
 from local.aws.ec2_utils import table
 
 _VCPUS: Final = 10000.0
@@ -42,19 +41,9 @@ def _granted(backend: Any) -> dict[tuple[str, str], float]:
     return table(backend, "quotas")
 
 
-def _shown(backend: Any, quota: tuple[str, str, str, float, float], *, default: bool) -> dict[str, Any]:
-    service, code, name, value, initial = quota
-    account = "" if default else ACCOUNT_ID
-    return {
-        "ServiceCode": service,
-        "QuotaCode": code,
-        "QuotaName": name,
-        "QuotaArn": f"arn:aws:servicequotas:{backend.region_name}:{account}:{service}/{code}",
-        "Value": initial if default else _granted(backend).get((service, code), value),
-        "Unit": "None",
-        "Adjustable": True,
-        "GlobalQuota": False,
-    }
+def _shown(quota: tuple[str, str, str, float, float], value: float) -> dict[str, Any]:
+    service, code, name, *_ = quota
+    return {"ServiceCode": service, "QuotaCode": code, "QuotaName": name, "Value": value}
 
 
 def _ours(service: str, code: str) -> tuple[str, str, str, float, float] | None:
@@ -67,17 +56,17 @@ def install() -> None:
 
     def value(self: Any, service_code: str, quota_code: str) -> dict[str, Any]:
         quota = _ours(service_code, quota_code)
-        if quota is not None:
-            return _shown(self, quota, default=False)
-        shown: dict[str, Any] = dict(of_moto(self, service_code, quota_code))
-        shown["Value"] = _granted(self).get((service_code, quota_code), shown["Value"])
-        return shown
+        shown = _shown(quota, quota[3]) if quota else dict(of_moto(self, service_code, quota_code))
+        return {**shown, "Value": _granted(self).get((service_code, quota_code), shown["Value"])}
 
     def default(self: Any) -> str:
         body = json.loads(self.body)
-        service, code = body["ServiceCode"], body["QuotaCode"]
-        quota = _ours(service, code)
-        shown = _shown(self.backend, quota, default=True) if quota else of_moto(self.backend, service, code)
+        quota = _ours(body["ServiceCode"], body["QuotaCode"])
+        shown = (
+            _shown(quota, quota[4])
+            if quota
+            else of_moto(self.backend, body["ServiceCode"], body["QuotaCode"])
+        )
         return json.dumps({"Quota": shown})
 
     def increase(self: Any) -> str:

@@ -31,7 +31,6 @@ from local.aws import (
 from local.aws.account import ACCOUNT_ID, create_deployer
 from local.aws.calls import calls
 from local.aws.eks.store import store
-from local.aws.errors import ApiError
 from local.aws.fsx import mounts
 from local.aws.fsx.store import store as fsx_store
 from local.aws.policy import Request as Permission
@@ -188,22 +187,12 @@ def _get_products(request: Request) -> Response:
     try:
         who = authorise.caller("pricing", request.headers, parse_qs(request.query_string.decode()))
         authorise.check(who, "pricing", [Permission("pricing:GetProducts", "*")])
-        answer = prices.get_products(json.loads(request.get_data()), "us-east-1")
+        status, answer = 200, prices.get_products(json.loads(request.get_data()))
     except authorise.Refused as refused:
-        return _pricing_response(_error_body(refused.code, refused.message), refused.status)
-    except ApiError as error:
-        return _pricing_response(_error_body(error.code, error.message), 400)
+        status, answer = refused.status, {"__type": refused.code, "message": refused.message}
     except ValueError as error:
-        return _pricing_response(_error_body("InvalidParameterException", str(error)), 400)
-    return _pricing_response(answer)
-
-
-def _error_body(code: str, message: str) -> dict[str, Any]:
-    return {"__type": code, "message": message}
-
-
-def _pricing_response(body: dict[str, Any], status: int = 200) -> Response:
-    return Response(json.dumps(body), status, content_type="application/x-amz-json-1.1")
+        status, answer = 400, {"__type": "InvalidParameterException", "message": str(error)}
+    return Response(json.dumps(answer), status, content_type="application/x-amz-json-1.1")
 
 
 def serve(home_directory: str, port: int) -> None:

@@ -95,10 +95,6 @@ def install() -> None:
         check(self._get_param("RoleArn"), claims)
         result = assume(self)
         result.result["SubjectFromWebIdentityToken"] = claims["sub"]
-        result.result["Audience"] = str(as_list(claims["aud"])[0])
-        result.result["Provider"] = (
-            f"arn:aws:iam::{ACCOUNT_ID}:oidc-provider/{str(claims['iss']).removeprefix('https://')}"
-        )
         return result
 
     TokenResponse.assume_role_with_web_identity = assume_role_with_web_identity

@@ -10,7 +10,7 @@ from typing import Any
 from moto.core.utils import utcnow
 
 from local.aws.eks.store import Cluster, Document, arn, in_use, invalid, not_found
-from local.aws.eks.versions import SUPPORT_ENDS, offered
+from local.aws.eks.versions import SUPPORT_ENDS
 
 # Name -> versions, newest first (describe-addon-versions for Kubernetes 1.35; CoreDNS and kube-proxy as the tables of
 # https://docs.aws.amazon.com/eks/latest/userguide/managing-coredns.html and managing-kube-proxy.html had them in 2026).
@@ -191,45 +191,16 @@ def _dcgm_tolerations(document: Any) -> Any:
     return agent.get("tolerations", []) if isinstance(agent, dict) else None
 
 
-def versions(name: str | None, kubernetes_version: str | None) -> list[dict[str, Any]]:
-    """Answer DescribeAddonVersions. For each cluster version, the first version that supports it is the default."""
-    clusters = [kubernetes_version] if kubernetes_version else offered()
-    if (name and name not in ADDONS) or not set(clusters) <= set(SUPPORT_ENDS):
+def versions(name: str, kubernetes: str) -> list[Document]:
+    """Answer DescribeAddonVersions for an add-on and a Kubernetes version. The first version is the default."""
+    if name not in ADDONS or kubernetes not in SUPPORT_ENDS:
         return []
-    return [
+    served = of_kubernetes(name, kubernetes)
+    described = [
         {
-            "addonName": addon,
-            "type": "networking" if addon in ("vpc-cni", "coredns", "kube-proxy") else "utility",
-            "publisher": "eks",
-            "owner": "aws",
-            "addonVersions": [
-                _described(addon, each, found) for each, found in _clusters(addon, clusters).items()
-            ],
+            "addonVersion": each,
+            "compatibilities": [{"clusterVersion": kubernetes, "defaultVersion": each == served[0]}],
         }
-        for addon in sorted(ADDONS)
-        if not name or addon == name
+        for each in served
     ]
-
-
-def _clusters(addon: str, clusters: list[str]) -> dict[str, list[str]]:
-    """Return the cluster versions that each add-on version supports, without versions that support none."""
-    found = {each: [c for c in clusters if serves(addon, each, c)] for each in ADDONS[addon]}
-    return {version: served for version, served in found.items() if served}
-
-
-def _described(addon: str, version: str, clusters: list[str]) -> dict[str, Any]:
-    return {
-        "addonVersion": version,
-        "architecture": ["amd64", "arm64"],
-        "computeTypes": ["ec2"],
-        "compatibilities": [
-            {
-                "clusterVersion": each,
-                "platformVersions": ["*"],
-                "defaultVersion": version == of_kubernetes(addon, each)[0],
-            }
-            for each in clusters
-        ],
-        "requiresConfiguration": False,
-        "requiresIamPermissions": addon == "vpc-cni" or addon.endswith("csi-driver"),
-    }
+    return [{"addonName": name, "addonVersions": described}]

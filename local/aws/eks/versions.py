@@ -49,12 +49,8 @@ def _described(version: str) -> dict[str, Any]:
     support = status(version, utcnow().date())
     found: dict[str, Any] = {
         "clusterVersion": version,
-        "clusterType": "eks",
-        "defaultPlatformVersion": "eks.1",
         "defaultVersion": version == DEFAULT,
-        "status": support.lower().replace("_", "-"),
         "versionStatus": support,
-        "kubernetesPatchVersion": f"{version}.0",
     }
     ends = SUPPORT_ENDS[version]
     if ends is not None:

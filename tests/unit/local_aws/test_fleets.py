@@ -206,22 +206,11 @@ def test_a_dry_run_meets_no_capacity(launcher):
         launcher.fleet(DryRun=True)
 
 
-@pytest.mark.parametrize(
-    ("plan", "says"),
-    [
-        ([], "must be a list of rules"),
-        ({"faults": [{}]}, r"faults\[0\]"),
-        ({"faults": [{"code": "X", "zones": "a"}]}, "unknown keys zones"),
-        ({"faults": [{"code": "X", "available": -1}]}, r"faults\[0\].available"),
-    ],
-)
-def test_a_wrong_plan_is_refused_and_the_old_one_stays(launcher, plan, says):
+def test_a_wrong_plan_is_refused_and_the_old_one_stays(launcher):
     launcher.plan({"code": "VcpuLimitExceeded"})
     with pytest.raises(HTTPError) as error:
-        launcher.cloud.call("PUT", "faults", plan)
-    import re
-
-    assert re.search(says, error.value.read().decode())
+        launcher.plan({"code": "X", "zones": "a"})
+    assert "unknown keys zones" in error.value.read().decode()
     assert launcher.cloud.call("GET", "faults")[0]["faults"][0]["code"] == "VcpuLimitExceeded"
 
 

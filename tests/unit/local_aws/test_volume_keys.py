@@ -173,20 +173,6 @@ def test_aws_managed_key_is_everybodys_and_stays_the_default(disks: Disks) -> No
     assert state(disks.launch(KmsKeyId="alias/aws/ebs")) == RUNS
 
 
-def test_run_instances_ends_the_instance_too(disks: Disks) -> None:
-    disable(disks)
-    ebs = {"VolumeSize": 20, "Encrypted": True, "KmsKeyId": disks.key}
-    launched = disks.launcher.ec2.run_instances(
-        ImageId="ami-1",
-        MinCount=1,
-        MaxCount=1,
-        SubnetId=disks.launcher.network["subnets"][0],
-        BlockDeviceMappings=[{"DeviceName": "/dev/xvda", "Ebs": ebs}],
-    )["Instances"][0]
-    assert launched["State"]["Name"] == "pending"
-    assert state(disks.settled(launched["InstanceId"])) == (ENDS, WRONG_STATE)
-
-
 def test_instance_that_ends_at_launch_joins_no_cluster(disks: Disks) -> None:
     """No node comes of it, and Karpenter's queue hears that it ended."""
     sqs, events = disks.cloud.client("sqs"), disks.cloud.client("events")
