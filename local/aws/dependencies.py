@@ -56,11 +56,7 @@ def install() -> None:
         return delete_subnet(self, subnet_id)
 
     def checked_group(self: Any, name: str | None = None, group_id: str | None = None) -> Any:
-        found = (
-            self.get_security_group_from_id(group_id)
-            if group_id
-            else self.get_security_group_by_name_or_id(name)
-        )
+        found = self.get_security_group_from_id(group_id)
         if found is not None and not found.is_default:  # the VPC takes its default group along
             _check_group(self, found)
         return delete_group(self, name, group_id)

@@ -44,13 +44,18 @@ VARIANTS = {"x86_64": ("standard", "nvidia", "neuron"), "arm64": ("standard", "n
 
 _PATH = re.compile(
     r"/aws/service/eks/optimized-ami/(?P<version>\d\.\d+)/amazon-linux-2023/(?P<arch>x86_64|arm64)/"
-    r"(?P<variant>standard|nvidia|neuron)/(?P<release>[^/]+)/(?P<what>image_id|image_name|release_version)"
+    r"(?P<variant>standard|nvidia|neuron)/(?P<release>[^/]+)/(?P<what>image_id|release_version)"
 )
 
 
 def image_name(version: str, architecture: str, variant: str, release: str = RECOMMENDED) -> str:
     """Return the name of an EKS image, such as amazon-eks-node-al2023-x86_64-nvidia-1.35-v20260724."""
     return f"amazon-eks-node-al2023-{architecture}-{variant}-{version}-{release}"
+
+
+def release_version(version: str, release: str = RECOMMENDED) -> str:
+    """Return a release's version of a node group, such as 1.35.0-20260724."""
+    return f"{version}.0-{release.removeprefix('v')}"
 
 
 def image(region: str, account: str, name: str) -> str:
@@ -103,10 +108,9 @@ def parameter_value(region: str, account: str, path: str) -> str | None:
         release = found["release"].removeprefix(prefix)
         if not found["release"].startswith(prefix) or not is_published(version, release, utcnow().date()):
             return None
-    name = image_name(version, architecture, variant, release)
-    if found["what"] == "image_id":
-        return image(region, account, name)
-    return name if found["what"] == "image_name" else f"{version}.0-{release.removeprefix('v')}"
+    if found["what"] == "release_version":
+        return release_version(version, release)
+    return image(region, account, image_name(version, architecture, variant, release))
 
 
 def install() -> None:

@@ -1,8 +1,6 @@
-"""All changes of moto, installed once per process and in this order: later ones wrap earlier ones."""
+"""All changes of moto, in the order of their installation: later ones wrap earlier ones."""
 
 from __future__ import annotations
-
-import threading
 
 from local.aws import (
     addresses,
@@ -30,40 +28,32 @@ from local.aws import (
 from local.aws.eks import responses as eks
 from local.aws.fsx import responses as fsx
 
-_lock = threading.Lock()
-_installed = False
-
 
 def install() -> None:
-    """Install the changes that are not installed yet."""
-    global _installed
-    with _lock:
-        if _installed:
-            return
-        for module in (
-            memory,
-            addresses,
-            launch,
-            fleets,
-            reservations,
-            capacity_blocks,
-            prices,
-            quotas,
-            images,
-            dependencies,
-            web_identity,
-            bucket_policies,
-            s3_deletions,
-            searches,
-            log_groups,
-            flow_logs,
-            endpoints,
-            interfaces,
-            keys,
-            volume_keys,
-            eks,
-            fsx,
-        ):
-            module.install()
-        authorise.install()
-        _installed = True
+    """Install the changes. Call it once."""
+    for module in (
+        memory,
+        addresses,
+        launch,
+        fleets,
+        reservations,
+        capacity_blocks,
+        prices,
+        quotas,
+        images,
+        dependencies,
+        web_identity,
+        bucket_policies,
+        s3_deletions,
+        searches,
+        log_groups,
+        flow_logs,
+        endpoints,
+        interfaces,
+        keys,
+        volume_keys,
+        eks,
+        fsx,
+        authorise,
+    ):
+        module.install()

@@ -116,8 +116,6 @@ def associate(cluster: Cluster, principal: str, params: Document) -> Document:
         known = ", ".join(POLICY_PREFIX + name for name in POLICY_GROUPS)
         raise invalid(f"The policyArn {policy!r} is not supported here; supported are {known}")
     entry = find(cluster, principal)
-    if entry.document["type"] != "STANDARD":
-        raise invalid("Access policies can only be associated with access entries of type STANDARD")
     scope = params.get("accessScope") or {}
     if scope.get("type") != "cluster":
         raise invalid(f"accessScope.type: {scope.get('type')!r} must be 'cluster' on the local cloud")

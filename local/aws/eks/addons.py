@@ -171,9 +171,7 @@ def _check_values(name: str, values: str) -> None:
         raise invalid(f"ConfigurationValue provided is not valid JSON: {error}") from None
     if name == AGENT and not isinstance(_dcgm_tolerations(document), list):
         raise invalid(f"{_REFUSED}: $.dcgmAgent.tolerations: it must be a list of tolerations")
-    variables = document.get("env", {}) if name == "vpc-cni" and isinstance(document, dict) else {}
-    if not isinstance(variables, dict):
-        raise invalid(f"{_REFUSED}: $.env: {json.dumps(variables)} is not an object")
+    variables = document.get("env", {}) if name == "vpc-cni" else {}
     for variable, value in variables.items():
         if not isinstance(value, str):
             raise invalid(f"{_REFUSED}: $.env.{variable}: {json.dumps(value)} is not a text")
@@ -186,9 +184,8 @@ def dcgm_tolerations(cluster: Cluster) -> list[Document]:
     return found
 
 
-def _dcgm_tolerations(document: Any) -> Any:
-    agent = document.get("dcgmAgent", {}) if isinstance(document, dict) else None
-    return agent.get("tolerations", []) if isinstance(agent, dict) else None
+def _dcgm_tolerations(document: Document) -> Any:
+    return document.get("dcgmAgent", {}).get("tolerations", [])
 
 
 def versions(name: str, kubernetes: str) -> list[Document]:

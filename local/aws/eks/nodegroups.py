@@ -53,8 +53,7 @@ def create(cluster: Cluster, params: Document) -> NodeGroup:
         "nodegroupArn": arn(cluster.region, "nodegroup", cluster.name, name, group_id),
         "clusterName": cluster.name,
         "version": version,
-        "releaseVersion": params.get("releaseVersion")
-        or f"{version}.0-{images.RECOMMENDED.removeprefix('v')}",
+        "releaseVersion": params.get("releaseVersion") or images.release_version(version),
         "createdAt": now,
         "modifiedAt": now,
         "status": "CREATING",
@@ -147,9 +146,7 @@ def update_version(cluster: Cluster, group: NodeGroup, params: Document) -> Docu
         document["launchTemplate"] = {"id": found.id, "name": found.name, "version": number}
     version = params.get("version") or document["version"]
     document["version"] = version
-    document["releaseVersion"] = (
-        params.get("releaseVersion") or f"{version}.0-{images.RECOMMENDED.removeprefix('v')}"
-    )
+    document["releaseVersion"] = params.get("releaseVersion") or images.release_version(version)
     old = running(cluster, group)
     _launch(cluster, group, len(old))
     _terminate(cluster, old)
@@ -166,11 +163,7 @@ def running(cluster: Cluster, group: NodeGroup) -> list[Any]:
 
 def _template(backend: Any, reference: Document) -> tuple[Any, str]:
     try:
-        found = (
-            backend.get_launch_template(reference["id"])
-            if reference.get("id")
-            else backend.get_launch_template_by_name(reference["name"])
-        )
+        found = backend.get_launch_template(reference["id"])
         number = str(found.get_version(reference.get("version") or "$Default").number)
     except ServiceException as error:
         raise invalid(f"launchTemplate: {error.message}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -78,27 +79,15 @@ def samples(cloud: Cloud) -> Samples:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "operation",
-    [
-        "create_capacity_reservation",
-        "create_nat_gateway",
-        "run_instances",
-        "create_launch_template",
-        "create_vpc_endpoint",
-        "create_cluster",
-        "create_file_system",
-    ],
-)
-def test_repeated_token_returns_the_same_resource(cloud: Cloud, operation: str) -> None:
-    service, parameter, arguments, changes, identity = samples(cloud)[operation]
-    call = getattr(cloud.client(service), operation)
-    token = {parameter: "a-token-of-at-least-33-characters-for-eks"}
-    made = identity(call(**arguments, **token))
-    assert identity(call(**arguments, **token)) == made
-    with pytest.raises(ClientError) as error:
-        call(**{**arguments, **changes}, **token)
-    assert error.value.response["Error"]["Code"] == MISMATCH[service]
+def test_repeated_token_returns_the_same_resource(cloud: Cloud) -> None:
+    token = "a-token-of-at-least-33-characters-for-eks"
+    for operation, (service, parameter, arguments, changes, identity) in samples(cloud).items():
+        call = partial(getattr(cloud.client(service), operation), **{parameter: token})
+        made = identity(call(**arguments))
+        assert identity(call(**arguments)) == made
+        with pytest.raises(ClientError) as error:
+            call(**{**arguments, **changes})
+        assert error.value.response["Error"]["Code"] == MISMATCH[service], operation
 
 
 def test_failed_and_dry_requests_leave_the_token_unused(cloud: Cloud) -> None:

@@ -16,6 +16,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
+from components.documents import karpenter_iam
 from local.aws.account import ACCOUNT_ID
 
 pytestmark = pytest.mark.unit
@@ -217,69 +218,41 @@ def test_attached_policies_and_those_of_aws_count(cloud):
         cloud.client("s3", credentials).create_bucket(Bucket="b")
 
 
-def karpenter_statements(cluster="main"):
-    """The core of Karpenter's node lifecycle policy."""
-    base = "arn:aws:ec2:us-west-2"
-    owned = f"kubernetes.io/cluster/{cluster}"
-    tagged = {
-        "StringEquals": {f"aws:RequestTag/{owned}": "owned"},
-        "StringLike": {"aws:RequestTag/karpenter.sh/nodepool": "*"},
-    }
-    own = {
-        "StringEquals": {f"aws:ResourceTag/{owned}": "owned"},
-        "StringLike": {"aws:ResourceTag/karpenter.sh/nodepool": "*"},
-    }
-    launch = ["ec2:RunInstances", "ec2:CreateFleet"]
-    kinds = ("fleet", "instance", "volume", "network-interface", "launch-template", "spot-instances-request")
-    used = [f"{base}::image/*", f"{base}:*:security-group/*", f"{base}:*:subnet/*"]
-    made = [f"{base}:*:{kind}/*" for kind in kinds]
-    creates = ["RunInstances", "CreateFleet", "CreateLaunchTemplate"]
-    return [
-        {"Effect": "Allow", "Action": launch, "Resource": used},
-        {"Effect": "Allow", "Action": launch, "Resource": f"{base}:*:launch-template/*", "Condition": own},
-        {
-            "Effect": "Allow",
-            "Action": [*launch, "ec2:CreateLaunchTemplate"],
-            "Resource": made,
-            "Condition": tagged,
-        },
-        {
-            "Effect": "Allow",
-            "Action": "ec2:CreateTags",
-            "Resource": made,
-            "Condition": {**tagged, "StringEquals": {**tagged["StringEquals"], "ec2:CreateAction": creates}},
-        },
-        {
-            "Effect": "Allow",
-            "Action": ["ec2:TerminateInstances", "ec2:DeleteLaunchTemplate"],
-            "Resource": [f"{base}:*:instance/*", f"{base}:*:launch-template/*"],
-            "Condition": own,
-        },
-        {
-            "Effect": "Allow",
-            "Action": "ec2:Describe*",
-            "Resource": "*",
-            "Condition": {"StringEquals": {"aws:RequestedRegion": "us-west-2"}},
-        },
-        {
-            "Effect": "Allow",
-            "Action": "iam:PassRole",
-            "Resource": "arn:aws:iam::123456789012:role/node",
-            "Condition": {"StringEquals": {"iam:PassedToService": ["ec2.amazonaws.com"]}},
-        },
-    ]
-
-
+# The statements of Karpenter's policies that the life of an instance needs.
+NEEDED = (
+    "AllowScopedEC2InstanceAccessActions",
+    "AllowScopedEC2LaunchTemplateAccessActions",
+    "AllowScopedEC2InstanceActionsWithTags",
+    "AllowScopedResourceCreationTagging",
+    "AllowScopedDeletion",
+    "AllowPassingInstanceRole",
+    "AllowRegionalReadActions",
+)
 TAGS = [
     {"Key": "kubernetes.io/cluster/main", "Value": "owned"},
+    {"Key": "eks:eks-cluster-name", "Value": "main"},
     {"Key": "karpenter.sh/nodepool", "Value": "p"},
 ]
+
+
+def karpenter_statements() -> dict[str, Any]:
+    scope = karpenter_iam.Scope(
+        partition="aws",
+        region="us-west-2",
+        account=ACCOUNT_ID,
+        cluster="main",
+        node_role_arn=f"arn:aws:iam::{ACCOUNT_ID}:role/node",
+        queue_arn=f"arn:aws:sqs:us-west-2:{ACCOUNT_ID}:main",
+    )
+    policies = (karpenter_iam.node_lifecycle, karpenter_iam.iam_integration, karpenter_iam.resource_discovery)
+    every = {statement["Sid"]: statement for make in policies for statement in make(scope)["Statement"]}
+    return {name: every[name] for name in NEEDED}
 
 
 class Karpenter:
     """Calls EC2 as Karpenter does, with the statements of its role."""
 
-    def __init__(self, cloud, statements):
+    def __init__(self, cloud, statements=None):
         self.cloud = cloud
         self.network = cloud.network()
         deployer = cloud.client("ec2")
@@ -290,7 +263,8 @@ class Karpenter:
         iam = cloud.client("iam")
         iam.create_instance_profile(InstanceProfileName="node")
         iam.add_role_to_instance_profile(InstanceProfileName="node", RoleName="node")
-        self.ec2 = cloud.client("ec2", cloud.session("karpenter", *statements))
+        statements = karpenter_statements() if statements is None else statements
+        self.ec2 = cloud.client("ec2", cloud.session("karpenter", *statements.values()))
 
     def template(self, tags=TAGS):
         kind = {"ResourceType": "network-interface", "Tags": TAGS}
@@ -321,7 +295,7 @@ class Karpenter:
 
 
 def test_karpenter_launches_and_terminates_with_its_own_policy(cloud):
-    karpenter = Karpenter(cloud, karpenter_statements())
+    karpenter = Karpenter(cloud)
     template = karpenter.template()
     with pytest.raises(ClientError, match="DryRunOperation"):
         karpenter.fleet(template, DryRun=True)
@@ -331,18 +305,18 @@ def test_karpenter_launches_and_terminates_with_its_own_policy(cloud):
 
 
 def test_karpenter_cannot_launch_without_the_tags_of_its_cluster(cloud):
-    karpenter = Karpenter(cloud, karpenter_statements())
+    karpenter = Karpenter(cloud)
     with pytest.raises(ClientError, match="ec2:CreateLaunchTemplate"):
-        karpenter.template(tags=TAGS[:1])
+        karpenter.template(tags=TAGS[:2])
     template = karpenter.template()
-    other = [{"Key": "kubernetes.io/cluster/other", "Value": "owned"}, TAGS[1]]
+    other = [{"Key": "kubernetes.io/cluster/other", "Value": "owned"}, *TAGS[1:]]
     with pytest.raises(ClientError) as error:
         karpenter.fleet(template, tags=other)
     assert code_of(error) == "UnauthorizedOperation"
 
 
 def test_karpenter_cannot_terminate_what_is_not_its_own(cloud):
-    karpenter = Karpenter(cloud, karpenter_statements())
+    karpenter = Karpenter(cloud)
     stranger = cloud.client("ec2").run_instances(
         ImageId="ami-1", InstanceType="t3.micro", MinCount=1, MaxCount=1
     )
@@ -350,7 +324,7 @@ def test_karpenter_cannot_terminate_what_is_not_its_own(cloud):
         karpenter.ec2.terminate_instances(InstanceIds=[stranger["Instances"][0]["InstanceId"]])
 
 
-@pytest.mark.parametrize("left_out", range(7))
+@pytest.mark.parametrize("left_out", NEEDED)
 def test_every_statement_of_the_policy_is_needed(cloud, left_out):
     statements = karpenter_statements()
     del statements[left_out]
@@ -368,7 +342,8 @@ def test_every_statement_of_the_policy_is_needed(cloud, left_out):
 
 def test_tagging_in_a_launch_needs_the_right_for_that_launch(cloud):
     statements = karpenter_statements()
-    statements[3]["Condition"]["StringEquals"]["ec2:CreateAction"] = ["CreateLaunchTemplate"]
+    condition = statements["AllowScopedResourceCreationTagging"]["Condition"]
+    condition["StringEquals"]["ec2:CreateAction"] = ["CreateLaunchTemplate"]
     karpenter = Karpenter(cloud, statements)
     template = karpenter.template()
     with pytest.raises(ClientError, match="ec2:CreateTags"):
