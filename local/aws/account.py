@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from dataclasses import dataclass
+from typing import Any
 
 ACCOUNT_ID = "123456789012"
 PARTITION = "aws"
 DEPLOYER = "deployer"
-
-
-@dataclass(frozen=True)
-class Deployer:
-    """The deployer's access key, as `run/aws.json` contains it."""
-
-    access_key_id: str
-    secret_access_key: str
-    arn: str
+DEPLOYER_ARN = f"arn:aws:iam::{ACCOUNT_ID}:user/{DEPLOYER}"
 
 
 def prepare_environment(environment: MutableMapping[str, str]) -> None:
@@ -31,15 +23,11 @@ def prepare_environment(environment: MutableMapping[str, str]) -> None:
     environment["MOTO_DISABLE_GLOBAL_CORS"] = "true"
 
 
-def create_deployer() -> Deployer:
-    """Create the user `deployer` with AdministratorAccess and an access key, or return its existing key."""
+def create_deployer() -> Any:
+    """Create the user `deployer` with AdministratorAccess, and return moto's access key of it."""
     from moto.iam.models import iam_backends
 
     iam = iam_backends[ACCOUNT_ID][PARTITION]
-    if DEPLOYER not in iam.users:
-        iam.create_user("us-east-1", DEPLOYER, "/")
-        iam.attach_user_policy("arn:aws:iam::aws:policy/AdministratorAccess", DEPLOYER)
-        iam.create_access_key(DEPLOYER)
-    user = iam.get_user(DEPLOYER)
-    key = user.access_keys[0]
-    return Deployer(key.access_key_id, key.secret_access_key, f"arn:aws:iam::{ACCOUNT_ID}:user/{DEPLOYER}")
+    iam.create_user("us-east-1", DEPLOYER, "/")
+    iam.attach_user_policy("arn:aws:iam::aws:policy/AdministratorAccess", DEPLOYER)
+    return iam.create_access_key(DEPLOYER)

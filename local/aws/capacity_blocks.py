@@ -14,7 +14,6 @@ from moto.core.responses import ActionResult
 from moto.ec2.responses import EC2Response
 
 from local.aws.ec2_utils import ec2_page, new_id, table
-from local.aws.errors import ApiError
 from local.aws.prices import hourly
 from local.aws.reservations import add, moment, state, used
 
@@ -66,23 +65,6 @@ def purchase_capacity_block(self: Any) -> ActionResult:
         EndDateType="limited",
         ReservationType=BLOCK,
     )
-
-
-def check_one(templates: list[dict[str, Any]]) -> None:
-    """Check that the templates of a fleet that launches into a block name one block.
-
-    Raises:
-        ApiError: They name more than one block. A fleet can launch into one only.
-    """
-    targets = [
-        (t.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget") or {}
-        for t in templates
-    ]
-    if len({t["CapacityReservationId"] for t in targets if t.get("CapacityReservationId")}) > 1:
-        raise ApiError(
-            "InvalidParameterCombination",
-            "Multiple Capacity Blocks in the same EC2 Fleet request are not supported.",
-        )
 
 
 def launch_error(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from moto.ec2.utils import convert_tag_spec
@@ -29,15 +29,12 @@ def capacity_type(instance: Any) -> str:
     return "spot" if instance.lifecycle == "spot" else "on-demand"
 
 
-def running(backend: Any) -> Iterator[Any]:
-    """Return the instances that use capacity."""
-    return (i for i in backend.all_instances() if i.state in ("pending", "running", "stopping"))
-
-
 def count_running(backend: Any, fault: faults.Fault) -> int:
     """Return how many running instances a rule applies to."""
     return sum(
-        fault.matches(i.instance_type, i.placement.zone or "", capacity_type(i)) for i in running(backend)
+        fault.matches(i.instance_type, i.placement.zone or "", capacity_type(i))
+        for i in backend.all_instances()
+        if i.state in ("pending", "running")
     )
 
 

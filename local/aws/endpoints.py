@@ -92,11 +92,6 @@ def _move_routes(backend: Any, endpoint: Any, before: set[str]) -> None:
         backend.create_route(table, None, gateway_id=endpoint.id, destination_prefix_list_id=prefixes)
 
 
-def _default_group(backend: Any, vpc_id: str) -> list[str]:
-    group = backend.get_default_security_group(vpc_id)
-    return [group.id] if group is not None else []
-
-
 def install() -> None:
     """Wrap the four calls."""
     create, modify, delete = (
@@ -109,9 +104,8 @@ def install() -> None:
         if str(kwargs.get("endpoint_type") or "").lower() != "interface":
             return create(self, **{**kwargs, "private_dns_enabled": False})
         vpc_id, subnets = kwargs["vpc_id"], list(kwargs.pop("subnet_ids", None) or [])
-        self.get_vpc(vpc_id)
         _check_zones(self, subnets)
-        groups = list(kwargs.pop("security_group_ids", None) or []) or _default_group(self, vpc_id)
+        groups = list(kwargs.pop("security_group_ids", None) or [])
         _check_groups(self, vpc_id, groups)
         if kwargs.get("private_dns_enabled"):
             _check_private_dns(self, vpc_id, kwargs["service_name"])

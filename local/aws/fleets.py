@@ -65,19 +65,18 @@ def _offers(backend: Any, config: dict[str, Any], asked: str) -> list[Offer]:
     """Return the offers of one launch template, the cheapest first, as the strategy `lowest-price` orders them."""
     data = _template_data(backend, config["LaunchTemplateSpecification"])
     target = (data.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget") or {}
-    found = []
-    for override in config["Overrides"]:
-        found.append(
-            Offer(
-                config=config,
-                override=override,
-                data=data,
-                instance_type=override["InstanceType"],
-                zone=backend.get_subnet(override["SubnetId"]).availability_zone,
-                reservation_id=target.get("CapacityReservationId") or "",
-                asked=asked,
-            )
+    found = [
+        Offer(
+            config=config,
+            override=override,
+            data=data,
+            instance_type=override["InstanceType"],
+            zone=backend.get_subnet(override["SubnetId"]).availability_zone,
+            reservation_id=target.get("CapacityReservationId") or "",
+            asked=asked,
         )
+        for override in config["Overrides"]
+    ]
     return sorted(found, key=lambda offer: prices.hourly(offer.instance_type))
 
 
@@ -100,7 +99,8 @@ def _room(
         taken = sum(number for other, number in shares if other.reservation_id == offer.reservation_id)
         free = max(0, reservations.room(backend, offer.reservation_id) - taken)
         if free < wanted:
-            return free, reservations.exceeded(offer.reservation_id)
+            message = f"The capacity reservation {offer.reservation_id} has no instance left"
+            return free, ("ReservationCapacityExceeded", message)
 
     def count(fault: faults.Fault) -> int:
         beside = sum(n for each, n in shares if fault.matches(each.instance_type, each.zone, each.kind))
@@ -128,18 +128,16 @@ def _share(
     return shares, errors
 
 
-_shared: ContextVar[list[int] | None] = ContextVar("shared", default=None)
+_shared: ContextVar[list[int]] = ContextVar("shared")
 """The number of instances of each launch specification in the fleet that is being created."""
 
 
 def install() -> None:
     """Wrap the response of CreateFleet, and the launches that moto makes for it."""
-    create, counts = Fleets.create_fleet, Fleet.get_launch_spec_counts
+    create = Fleets.create_fleet
 
-    def get_launch_spec_counts(self: Any, weight_to_add: float) -> Any:
+    def get_launch_spec_counts(self: Any, _weight_to_add: float) -> Any:
         shared = _shared.get()
-        if shared is None:
-            return counts(self, weight_to_add)
         return dict(zip(self.launch_specs, shared, strict=True)), float(sum(shared))
 
     def create_fleet(self: Any) -> Any:
@@ -148,9 +146,6 @@ def install() -> None:
         asked = capacity["DefaultTargetCapacityType"]
         into_block = asked == capacity_blocks.BLOCK
         configs, total = self._get_param("LaunchTemplateConfigs", []), int(capacity["TotalTargetCapacity"])
-        if into_block:
-            templates = [config["LaunchTemplateSpecification"] for config in configs]
-            capacity_blocks.check_one([_template_data(self.ec2_backend, each) for each in templates])
         shares, errors = _share(self.ec2_backend, configs, asked, total)
         if not shares:
             return ActionResult({"FleetId": random_fleet_id(), "Instances": [], "Errors": errors})
@@ -162,11 +157,8 @@ def install() -> None:
             "DefaultTargetCapacityType": "on-demand" if into_block else asked,
             "TotalTargetCapacity": sum(number for _, number in shares),
         }
-        token = _shared.set([number for _, number in shares])
-        try:
-            result = create(self)
-        finally:
-            _shared.reset(token)
+        _shared.set([number for _, number in shares])
+        result = create(self)
         if into_block:
             for launched in result.result["Instances"]:
                 launched["Lifecycle"] = capacity_blocks.BLOCK

@@ -26,7 +26,7 @@ def template_groups(data: dict[str, Any]) -> list[str]:
 def complete(instance: Any, data: dict[str, Any], template: Any = None) -> None:
     """Set on an instance what its launch template contains and DescribeInstances shows."""
     profile = data.get("IamInstanceProfile") or {}
-    if profile and instance.id not in instance.ec2_backend.iam_instance_profile_associations:
+    if profile:
         # AWS refuses the launch if the profile does not exist. moto raises an error, and the fleet reports it.
         instance.ec2_backend.associate_iam_instance_profile(
             instance_id=instance.id,
@@ -92,27 +92,25 @@ def install() -> None:
     on_demand, spot = Fleet.create_on_demand_requests, Fleet.create_spot_requests
 
     def finish(fleet: Any, instance: Any, launch_spec: Any) -> None:
-        specification = (launch_spec.launch_template_spec if launch_spec else None) or {}
-        template = fleet.ec2_backend.launch_templates.get(specification.get("LaunchTemplateId"))
-        if template is not None:
-            version = template.get_version(specification.get("Version", "$Default"))
-            complete(instance, version.data, version)
-            launcher = volume_keys.SPOT if instance.lifecycle == "spot" else _caller()
-            reason = volume_keys.refusal(fleet.ec2_backend, version.data, launcher)
-            if reason is not None:
-                volume_keys.end_at_launch(instance, reason)
+        specification = launch_spec.launch_template_spec
+        template = fleet.ec2_backend.get_launch_template(specification["LaunchTemplateId"])
+        version = template.get_version(specification.get("Version", "$Default"))
+        complete(instance, version.data, version)
+        launcher = volume_keys.SPOT if instance.lifecycle == "spot" else _caller()
+        reason = volume_keys.refusal(fleet.ec2_backend, version.data, launcher)
+        if reason is not None:
+            volume_keys.end_at_launch(instance, reason)
         instance.add_tags({"aws:ec2:fleet-id": fleet.id})
 
+    # A fleet has one capacity type, so moto calls one of these once.
     def create_on_demand_requests(self: Any, weight_to_add: float) -> None:
-        before = len(self.on_demand_instances)
         on_demand(self, weight_to_add)
-        for item in self.on_demand_instances[before:]:
-            finish(self, item["instance"], item.get("launch_spec"))
+        for item in self.on_demand_instances:
+            finish(self, item["instance"], item["launch_spec"])
 
     def create_spot_requests(self: Any, weight_to_add: float) -> Any:
-        before = len(self.spot_requests)
         requests = spot(self, weight_to_add)
-        for request in self.spot_requests[before:]:
+        for request in requests:
             request.instance.lifecycle = "spot"
             request.instance.spot_instance_request_id = request.id
             finish(self, request.instance, request.launch_spec)

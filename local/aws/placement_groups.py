@@ -33,19 +33,18 @@ def groups(backend: Any) -> dict[str, dict[str, Any]]:
 
 
 def of_launch(backend: Any, data: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the group that a launch template's data names by id or name; None if it names none.
+    """Return the group that a launch template's data names; None if it names none.
 
     Raises:
         ApiError: The group does not exist.
     """
-    placement = data.get("Placement") or {}
-    name, group_id = placement.get("GroupName"), placement.get("GroupId")
-    if not name and not group_id:
+    group_id = (data.get("Placement") or {}).get("GroupId")
+    if not group_id:
         return None
     for group in groups(backend).values():
-        if name == group["GroupName"] or group_id == group["GroupId"]:
+        if group_id == group["GroupId"]:
             return group
-    raise _unknown(str(name or group_id))
+    raise _unknown(group_id)
 
 
 def launch_error(

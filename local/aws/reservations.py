@@ -60,14 +60,6 @@ def room(backend: Any, reservation_id: str) -> int:
     return max(0, total - used(backend, reservation_id))
 
 
-def exceeded(reservation_id: str) -> tuple[str, str]:
-    """Return the error code and message for a launch of more instances than a reservation has left."""
-    return (
-        "ReservationCapacityExceeded",
-        f"The capacity reservation {reservation_id} has no instance left",
-    )
-
-
 def state(reservation: dict[str, Any]) -> str:
     """Return the state at the current time: scheduled before the start, expired after the end."""
     now = datetime.now(UTC)

@@ -27,8 +27,9 @@ from local.aws import (
     memory,
     patches,
     prices,
+    serial,
 )
-from local.aws.account import ACCOUNT_ID, create_deployer
+from local.aws.account import ACCOUNT_ID, DEPLOYER_ARN, create_deployer
 from local.aws.calls import calls
 from local.aws.eks.store import store
 from local.aws.fsx import mounts
@@ -169,7 +170,8 @@ def _instances(request: Request) -> Response:
 
 def _mount(request: Request) -> Response:
     keys = ("fileSystem", "dnsName", "mountName", "instance")
-    return _json({"refusal": mounts.refusal(*(request.args[key] for key in keys))})
+    with serial.lock:
+        return _json({"refusal": mounts.refusal(*(request.args[key] for key in keys))})
 
 
 def _authenticate(request: Request) -> Response:
@@ -219,11 +221,11 @@ def serve(home_directory: str, port: int) -> None:
         trial.bind(("127.0.0.1", port))
     server = make_server("127.0.0.1", port, application, threaded=True, request_handler=RequestHandler)
     server.daemon_threads = True
-    deployer = create_deployer()
+    key = create_deployer()
     record = {
-        "accessKeyId": deployer.access_key_id,
-        "secretAccessKey": deployer.secret_access_key,
-        "deployerArn": deployer.arn,
+        "accessKeyId": key.access_key_id,
+        "secretAccessKey": key.secret_access_key,
+        "deployerArn": DEPLOYER_ARN,
         "accountId": ACCOUNT_ID,
         "endpoint": f"http://127.0.0.1:{server.server_port}",
         "emulatorToken": token,

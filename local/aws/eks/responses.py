@@ -34,10 +34,9 @@ class EksResponse(BaseResponse):  # type: ignore[misc]
     # --- clusters
 
     def create_cluster(self) -> ActionResult:
-        caller = identity.find(identity.access_key_id(self.headers, self.querystring) or "")
-        return ActionResult(
-            {"cluster": clusters.create(self.region, self._all(), caller.principal_arn).document}
-        )
+        caller = identity.calling.get()
+        cluster = clusters.create(self.region, self._all(), caller.principal_arn if caller else "")
+        return ActionResult({"cluster": cluster.document})
 
     def describe_cluster(self) -> ActionResult:
         # A copy: the thread that creates the cluster must not change it while it is serialised, member by member.
@@ -53,9 +52,8 @@ class EksResponse(BaseResponse):  # type: ignore[misc]
         return ActionResult({"update": clusters.update_config(self._cluster(active=True), self._all())})
 
     def update_cluster_version(self) -> ActionResult:
-        return ActionResult(
-            {"update": clusters.update_version(self._cluster(active=True), self._get_param("version"))}
-        )
+        update = clusters.update_version(self._cluster(active=True), self._get_param("version"))
+        return ActionResult({"update": update})
 
     def describe_update(self) -> ActionResult:
         cluster, update_id = self._cluster(), self._get_param("updateId")
@@ -69,22 +67,19 @@ class EksResponse(BaseResponse):  # type: ignore[misc]
     # --- node groups
 
     def create_nodegroup(self) -> ActionResult:
-        return ActionResult(
-            {"nodegroup": nodegroups.create(self._cluster(active=True), self._all()).document}
-        )
+        group = nodegroups.create(self._cluster(active=True), self._all())
+        return ActionResult({"nodegroup": group.document})
 
     def describe_nodegroup(self) -> ActionResult:
-        return ActionResult(
-            {"nodegroup": nodegroups.find(self._cluster(), self._get_param("nodegroupName")).document}
-        )
+        group = nodegroups.find(self._cluster(), self._get_param("nodegroupName"))
+        return ActionResult({"nodegroup": group.document})
 
     def list_nodegroups(self) -> ActionResult:
         return self._page("nodegroups", sorted(self._cluster().node_groups))
 
     def delete_nodegroup(self) -> ActionResult:
-        return ActionResult(
-            {"nodegroup": nodegroups.delete(self._cluster(), self._get_param("nodegroupName")).document}
-        )
+        group = nodegroups.delete(self._cluster(), self._get_param("nodegroupName"))
+        return ActionResult({"nodegroup": group.document})
 
     def update_nodegroup_config(self) -> ActionResult:
         cluster = self._cluster(active=True)
@@ -158,9 +153,8 @@ class EksResponse(BaseResponse):  # type: ignore[misc]
         return ActionResult({"addon": {**document, "status": "DELETING"}})
 
     def describe_addon_versions(self) -> ActionResult:
-        return self._page(
-            "addons", addons.versions(self._get_param("addonName"), self._get_param("kubernetesVersion"))
-        )
+        found = addons.versions(self._get_param("addonName"), self._get_param("kubernetesVersion"))
+        return ActionResult({"addons": found})
 
     # --- tags
 

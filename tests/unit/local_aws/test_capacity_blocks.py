@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
 
 from local.aws.account import ACCOUNT_ID
 from tests.unit.emulator import REGION, Cloud
@@ -150,23 +149,3 @@ def test_a_block_is_of_one_type_in_one_zone(block: Block) -> None:
         zones="b", capacity="capacity-block", types=("p4d.24xlarge",), template=block.template
     )
     assert codes(fleet) == ["ReservationCapacityIncompatible"]
-
-
-def test_a_fleet_launches_into_one_block_alone(block: Block) -> None:
-    other = Block(block.launcher)
-    configs = [
-        {
-            "LaunchTemplateSpecification": {"LaunchTemplateId": template, "Version": "$Latest"},
-            "Overrides": [{"InstanceType": TYPE, "SubnetId": block.launcher.network["subnets"][1]}],
-        }
-        for template in (block.template, other.template)
-    ]
-    with pytest.raises(ClientError, match="Multiple Capacity Blocks"):
-        block.ec2.create_fleet(
-            Type="instant",
-            LaunchTemplateConfigs=configs,
-            TargetCapacitySpecification={
-                "DefaultTargetCapacityType": "capacity-block",
-                "TotalTargetCapacity": 1,
-            },
-        )
