@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from urllib.error import HTTPError
@@ -281,8 +282,6 @@ def queue_of_rule(cloud, policy=True, event="EC2 Instance State-change Notificat
     url = sqs.create_queue(QueueName="interruptions")["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     if policy:
-        import json
-
         allow = {
             "Effect": "Allow",
             "Principal": {"Service": ["events.amazonaws.com"]},
@@ -306,8 +305,6 @@ def queue_of_rule(cloud, policy=True, event="EC2 Instance State-change Notificat
 
 
 def test_state_changes_reach_the_queue_of_the_rule(launcher):
-    import json
-
     receive = queue_of_rule(launcher.cloud)
     instance_id = launcher.fleet()["Instances"][0]["InstanceIds"][0]
     launcher.ec2.terminate_instances(InstanceIds=[instance_id])
@@ -333,8 +330,6 @@ def test_spot_request_is_closed_when_its_instance_ends(launcher):
 
 
 def test_spot_interruption_is_announced_before(launcher):
-    import json
-
     receive = queue_of_rule(launcher.cloud, event="EC2 Spot Instance Interruption Warning")
     ids = [launcher.fleet(capacity="spot")["Instances"][0]["InstanceIds"][0] for _ in range(2)]
     answer, _ = launcher.cloud.call("POST", "interruptions", {"instanceId": ids[0], "seconds": 1})

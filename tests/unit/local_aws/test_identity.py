@@ -404,12 +404,11 @@ def test_public_parameters_and_queues_have_their_arns(cloud):
 # --- EKS tokens
 
 
-def eks_token(cloud, cluster, key=None, secret=None, header=True):
+def eks_token(cloud, cluster, key=None, secret=None, header=True, session=None):
     url = f"{cloud.endpoint}/?Action=GetCallerIdentity&Version=2011-06-15"
     request = AWSRequest("GET", url, headers={"x-k8s-aws-id": cluster} if header else {})
-    SigV4QueryAuth(Credentials(key or cloud.key, secret or cloud.secret), "sts", "us-west-2", 60).add_auth(
-        request
-    )
+    credentials = Credentials(key or cloud.key, secret or cloud.secret, session)
+    SigV4QueryAuth(credentials, "sts", "us-west-2", 60).add_auth(request)
     return "k8s-aws-v1." + base64.urlsafe_b64encode(request.url.encode()).decode().rstrip("=")
 
 
@@ -456,28 +455,20 @@ def test_what_is_no_eks_token_is_refused(cloud, token):
 
 def test_a_role_needs_an_access_entry_and_has_its_groups(cloud):
     cloud.cluster()
-    credentials = cloud.session("people")
+    given = cloud.session("people")
     role = "arn:aws:iam::123456789012:role/people"
-
-    def ask():
-        # The session token belongs into the URL as well; the signature covers it.
-        url = f"{cloud.endpoint}/?Action=GetCallerIdentity&Version=2011-06-15"
-        request = AWSRequest("GET", url, headers={"x-k8s-aws-id": "main"})
-        keys = Credentials(
-            credentials["AccessKeyId"], credentials["SecretAccessKey"], credentials["SessionToken"]
-        )
-        SigV4QueryAuth(keys, "sts", "us-west-2", 60).add_auth(request)
-        text = base64.urlsafe_b64encode(request.url.encode()).decode().rstrip("=")
-        return review(cloud, "k8s-aws-v1." + text)
-
-    assert "no access entry" in ask()["error"]
+    # The session token belongs into the URL as well; the signature covers it.
+    token = eks_token(
+        cloud, "main", given["AccessKeyId"], given["SecretAccessKey"], session=given["SessionToken"]
+    )
+    assert "no access entry" in review(cloud, token)["error"]
     eks = cloud.client("eks")
     eks.create_access_entry(clusterName="main", principalArn=role, kubernetesGroups=["team"])
     policy = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSViewPolicy"
     eks.associate_access_policy(
         clusterName="main", principalArn=role, policyArn=policy, accessScope={"type": "cluster"}
     )
-    user = ask()["user"]
+    user = review(cloud, token)["user"]
     assert user["groups"] == ["team", "eks:view"]
     assert user["username"] == "arn:aws:sts::123456789012:assumed-role/people/test"
     assert json.dumps(user["extra"])

@@ -239,18 +239,17 @@ def test_images_are_those_of_releases_that_there_were(version, release, there):
     assert is_published(version, release, date(2026, 11, 22)) is there
 
 
-def test_a_release_that_there_never_was_has_no_parameter(cloud):
-    base = "/aws/service/eks/optimized-ami/1.35/amazon-linux-2023/x86_64/standard/"
-    name = base + "amazon-eks-node-al2023-x86_64-standard-1.35-v20260713/image_id"
+@pytest.mark.parametrize(
+    "image",
+    [
+        "1.35/amazon-linux-2023/x86_64/standard/amazon-eks-node-al2023-x86_64-standard-1.35-v20260713",
+        "1.20/amazon-linux-2023/x86_64/standard/recommended",
+        "1.99/amazon-linux-2023/x86_64/standard/recommended",
+    ],
+)
+def test_image_that_eks_lacks_has_no_parameter(cloud, image):
     with pytest.raises(ClientError, match="ParameterNotFound"):
-        cloud.client("ssm").get_parameter(Name=name)
-
-
-@pytest.mark.parametrize("version", ["1.20", "1.99"])
-def test_a_version_that_eks_lacks_has_no_images(cloud, version):
-    name = f"/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/x86_64/standard/recommended/image_id"
-    with pytest.raises(ClientError, match="ParameterNotFound"):
-        cloud.client("ssm").get_parameter(Name=name)
+        cloud.client("ssm").get_parameter(Name=f"/aws/service/eks/optimized-ami/{image}/image_id")
 
 
 def test_the_quick_writer_says_what_motos_serialiser_says(cloud, monkeypatch):

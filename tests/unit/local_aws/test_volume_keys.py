@@ -11,7 +11,7 @@ import pytest
 
 from local.aws import volume_keys
 from tests.unit.emulator import Cloud
-from tests.unit.local_aws.test_fleets import Launcher
+from tests.unit.local_aws.test_fleets import Launcher, queue_of_rule
 
 pytestmark = pytest.mark.unit
 
@@ -175,21 +175,12 @@ def test_aws_managed_key_is_everybodys_and_stays_the_default(disks: Disks) -> No
 
 def test_instance_that_ends_at_launch_joins_no_cluster(disks: Disks) -> None:
     """No node comes of it, and Karpenter's queue hears that it ended."""
-    sqs, events = disks.cloud.client("sqs"), disks.cloud.client("events")
-    queue = sqs.create_queue(QueueName="interruptions")["QueueUrl"]
-    arn = "arn:aws:sqs:us-west-2:123456789012:interruptions"
-    allow = {"Effect": "Allow", "Principal": {"Service": "events.amazonaws.com"}, "Action": "sqs:SendMessage"}
-    policy = json.dumps({"Statement": [{**allow, "Resource": arn}]})
-    sqs.set_queue_attributes(QueueUrl=queue, Attributes={"Policy": policy})
-    pattern = {"source": ["aws.ec2"], "detail-type": ["EC2 Instance State-change Notification"]}
-    events.put_rule(Name="states", EventPattern=json.dumps(pattern))
-    events.put_targets(Rule="states", Targets=[{"Id": "queue", "Arn": arn}])
+    receive = queue_of_rule(disks.cloud)
     disable(disks)
     ended = disks.launch(KmsKeyId=disks.arn)
     assert state(ended) == (ENDS, WRONG_STATE)
     assert disks.cloud.call("GET", "instances?cluster=main")[0] == []
-    messages = sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10).get("Messages", [])
-    said = [json.loads(each["Body"])["detail"] for each in messages]
+    said = [json.loads(each["Body"])["detail"] for each in receive()]
     assert {"instance-id": ended["InstanceId"], "state": "terminated"} in said
 
 
