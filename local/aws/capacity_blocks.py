@@ -67,10 +67,10 @@ def purchase_capacity_block(self: Any) -> ActionResult:
     )
 
 
-def launch_error(
+def check_launch(
     backend: Any, template: dict[str, Any], reservation: dict[str, Any] | None, asked: str
-) -> tuple[str, str] | None:
-    """Return the error code and message if a block prevents a fleet's launch by a template.
+) -> None:
+    """Check that no block prevents a fleet's launch by a template.
 
     A block that has not started, is full or has ended is a lack of capacity for a fleet (the walkthrough). For a block
     that has not started, RunInstances would answer InvalidCapacityReservationState.PendingActivation.
@@ -78,26 +78,30 @@ def launch_error(
     Args:
         reservation: The template's target.
         asked: The fleet's default capacity type.
+
+    Raises:
+        ApiError: A block prevents it.
     """
     market = (template.get("InstanceMarketOptions") or {}).get("MarketType")
     is_block = reservation is not None and reservation["ReservationType"] == BLOCK
     if (is_block, market == BLOCK) != (asked == BLOCK,) * 2:
-        return (
+        raise ApiError(
             "InvalidParameterCombination",
             f"A Capacity Block needs a template with the market type {BLOCK} and the block's id, and a fleet with the"
             f" default target capacity type {BLOCK}.",
         )
     if reservation is None or not is_block:
-        return None
+        return
     identity, now = reservation["CapacityReservationId"], datetime.now(UTC)
     phase, over = state(reservation), moment(reservation["EndDate"]) - LAST_MINUTES <= now
     full = used(backend, identity) >= reservation["TotalInstanceCount"]
     if phase == "active" and not over and not full:
-        return None
+        return
     why = "it has no instance left" if phase == "active" and not over else f"it is {phase}"
     if phase == "active" and over:
         why = f"it ends in less than {LAST_MINUTES.seconds // 60} minutes"
-    return "InsufficientInstanceCapacity", f"There is no capacity in the Capacity Block {identity}: {why}."
+    message = f"There is no capacity in the Capacity Block {identity}: {why}."
+    raise ApiError("InsufficientInstanceCapacity", message)
 
 
 def install() -> None:

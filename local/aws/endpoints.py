@@ -7,12 +7,14 @@ https://docs.aws.amazon.com/vpc/latest/privatelink/create-interface-endpoint.htm
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from moto.core.responses import ActionResult
 from moto.ec2.models.vpcs import VPCBackend
 from moto.ec2.responses.vpcs import VPCs
 
+from local.aws import interfaces
 from local.aws.errors import ApiError
 
 
@@ -59,25 +61,18 @@ def _check_private_dns(backend: Any, vpc_id: str, service: str, itself: str | No
             )
 
 
-def _attach(backend: Any, endpoint: Any, subnet_id: str) -> None:
-    interface = backend.create_network_interface(
-        subnet_id,
-        None,
-        group_ids=list(endpoint.security_group_ids),
-        description=f"VPC Endpoint Interface {endpoint.id}",
-    )
-    interface.requester_managed, interface.status = True, "in-use"
-    interface.interface_type = "vpc_endpoint"
-    endpoint.network_interface_ids.append(interface.id)
+def _attach(backend: Any, endpoint: Any, subnet_ids: Iterable[str]) -> None:
+    for subnet_id in subnet_ids:
+        groups, description = list(endpoint.security_group_ids), f"VPC Endpoint Interface {endpoint.id}"
+        interface = interfaces.add(backend, subnet_id, groups, description)
+        interface.interface_type = "vpc_endpoint"
+        endpoint.network_interface_ids.append(interface.id)
 
 
-def _detach(backend: Any, endpoint: Any, subnet_ids: set[str]) -> None:
-    for interface_id in list(endpoint.network_interface_ids):
-        interface = backend.enis.get(interface_id)
-        if interface is None or interface.subnet.id in subnet_ids:
-            endpoint.network_interface_ids.remove(interface_id)
-            if interface is not None:
-                interface.delete()
+def _detach(backend: Any, endpoint: Any, subnet_ids: Collection[str]) -> None:
+    gone = {each for each in endpoint.network_interface_ids if backend.enis[each].subnet.id in subnet_ids}
+    endpoint.network_interface_ids = [each for each in endpoint.network_interface_ids if each not in gone]
+    interfaces.remove(backend, gone)
 
 
 def _move_routes(backend: Any, endpoint: Any, before: set[str]) -> None:
@@ -112,8 +107,7 @@ def install() -> None:
         # Without subnets: moto's own interfaces do not have the endpoint's groups.
         endpoint = create(self, **kwargs, subnet_ids=[], security_group_ids=groups)
         endpoint.subnet_ids = subnets
-        for subnet_id in subnets:
-            _attach(self, endpoint, subnet_id)
+        _attach(self, endpoint, subnets)
         return endpoint
 
     def modify_vpc_endpoint(self: Any, **kwargs: Any) -> None:
@@ -133,15 +127,14 @@ def install() -> None:
         groups = [self.get_security_group_from_id(group) for group in endpoint.security_group_ids]
         for interface_id in endpoint.network_interface_ids:
             self.enis[interface_id]._group_set = groups
-        for subnet_id in added:
-            _attach(self, endpoint, subnet_id)
+        _attach(self, endpoint, added)
 
     def delete_vpc_endpoints(self: Any, vpce_ids: list[str] | None = None) -> None:
         # moto removes the interfaces, but keeps their addresses.
         for endpoint_id in vpce_ids or []:
             endpoint = self.vpc_end_points.get(endpoint_id)
             if endpoint is not None and is_interface(endpoint):
-                _detach(self, endpoint, set(endpoint.subnet_ids))
+                _detach(self, endpoint, endpoint.subnet_ids)
         delete(self, vpce_ids)
 
     respond = VPCs.modify_vpc_endpoint

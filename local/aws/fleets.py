@@ -17,9 +17,7 @@ from moto.ec2.utils import random_fleet_id
 
 from local.aws import capacity_blocks, faults, placement_groups, prices, reservations
 from local.aws.ec2_utils import count_running
-
-Error = tuple[str, str]
-"""Code and message."""
+from local.aws.errors import ApiError
 
 
 def _template_data(backend: Any, specification: dict[str, Any]) -> dict[str, Any]:
@@ -48,7 +46,7 @@ class Offer:
         """Its capacity type in Karpenter's terms."""
         return "reserved" if self.reservation_id else self.asked
 
-    def error(self, error: Error) -> dict[str, Any]:
+    def error(self, error: ApiError) -> dict[str, Any]:
         """Return this error as the fleet reports it for the offer."""
         return {
             "LaunchTemplateAndOverrides": {
@@ -56,8 +54,8 @@ class Offer:
                 "Overrides": self.override,
             },
             "Lifecycle": self.asked,
-            "ErrorCode": error[0],
-            "ErrorMessage": error[1],
+            "ErrorCode": error.code,
+            "ErrorMessage": error.message,
         }
 
 
@@ -80,34 +78,32 @@ def _offers(backend: Any, config: dict[str, Any], asked: str) -> list[Offer]:
     return sorted(found, key=lambda offer: prices.hourly(offer.instance_type))
 
 
-def _refusal(backend: Any, offer: Offer) -> Error | None:
-    """Return what prevents the launch of any instance, except for capacity."""
-    targeted = reservations.reservations(backend).get(offer.reservation_id)
-    error = None
-    if not offer.reservation_id or targeted:
-        error = capacity_blocks.launch_error(backend, offer.data, targeted, offer.asked)
-    if error is None and offer.reservation_id:
-        error = reservations.launch_error(backend, offer.reservation_id, offer.instance_type, offer.zone)
-    return error or placement_groups.launch_error(backend, offer.data, targeted)
+def _check(backend: Any, offer: Offer) -> None:
+    """Raise ApiError if something other than capacity prevents the launch of any instance."""
+    reservation = reservations.find(backend, offer.reservation_id) if offer.reservation_id else None
+    capacity_blocks.check_launch(backend, offer.data, reservation, offer.asked)
+    if reservation is not None:
+        reservations.check_launch(reservation, offer.instance_type, offer.zone)
+    placement_groups.check_launch(backend, offer.data, reservation)
 
 
 def _room(
     backend: Any, offer: Offer, wanted: int, shares: list[tuple[Offer, int]]
-) -> tuple[int, Error | None]:
+) -> tuple[int, ApiError | None]:
     """Return how many of the `wanted` instances this offer can give beside the `shares` of others, and why no more."""
     if offer.reservation_id:
         taken = sum(number for other, number in shares if other.reservation_id == offer.reservation_id)
         free = max(0, reservations.room(backend, offer.reservation_id) - taken)
         if free < wanted:
             message = f"The capacity reservation {offer.reservation_id} has no instance left"
-            return free, ("ReservationCapacityExceeded", message)
+            return free, ApiError("ReservationCapacityExceeded", message)
 
     def count(fault: faults.Fault) -> int:
         beside = sum(n for each, n in shares if fault.matches(each.instance_type, each.zone, each.kind))
         return count_running(backend, fault) + beside
 
     room, fault = faults.plan().launch_room(offer.instance_type, offer.zone, offer.kind, wanted, count)
-    return room, (fault.code, fault.text(offer.instance_type, offer.zone)) if fault else None
+    return room, ApiError(fault.code, fault.text(offer.instance_type, offer.zone)) if fault else None
 
 
 def _share(
@@ -119,12 +115,15 @@ def _share(
     for config in configs:
         for offer in _offers(backend, config, asked):
             left = wanted - sum(number for _, number in shares)
-            error = _refusal(backend, offer)
-            if error is None and left > 0:
-                number, error = _room(backend, offer, left, shares)
-                shares += [(offer, number)] if number else []
-            if error is not None:
+            try:
+                _check(backend, offer)
+            except ApiError as error:
                 errors.append(offer.error(error))
+                continue
+            if left > 0:
+                number, shortage = _room(backend, offer, left, shares)
+                shares += [(offer, number)] if number else []
+                errors += [offer.error(shortage)] if shortage else []
     return shares, errors
 
 

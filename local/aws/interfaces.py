@@ -7,6 +7,7 @@ instance of a cluster that ends leaves an `available` interface in its subnet an
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from moto.core.responses import EmptyResult
@@ -19,6 +20,20 @@ from local.aws.ec2_utils import capacity_type, tags_of
 from local.aws.errors import ApiError
 
 CLUSTER_TAGS = ("eks:eks-cluster-name", "eks:cluster-name")
+
+
+def add(backend: Any, subnet: Any, group_ids: list[str], description: str) -> Any:
+    """Create an interface that a service uses, and return it."""
+    interface = backend.create_network_interface(subnet, None, group_ids=group_ids, description=description)
+    interface.requester_managed, interface.status = True, "in-use"
+    return interface
+
+
+def remove(backend: Any, interface_ids: Iterable[str]) -> None:
+    """Delete the interfaces that are still there."""
+    for interface_id in list(interface_ids):
+        if interface_id in backend.enis:
+            backend.enis[interface_id].delete()
 
 
 def in_use(interface: Any) -> bool:

@@ -47,27 +47,21 @@ def of_launch(backend: Any, data: dict[str, Any]) -> dict[str, Any] | None:
     raise _unknown(group_id)
 
 
-def launch_error(
-    backend: Any, data: dict[str, Any], reservation: dict[str, Any] | None
-) -> tuple[str, str] | None:
-    """Return the error code and message if a launch into a group can't be served; None if it can.
+def check_launch(backend: Any, data: dict[str, Any], reservation: dict[str, Any] | None) -> None:
+    """Raise ApiError if a launch into a group can't be served.
 
     The instances of a reservation are in the place of the reservation, so they can't launch into another cluster
     placement group (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/cr-cpg.html).
     """
-    try:
-        group = of_launch(backend, data)
-    except ApiError as error:
-        return error.code, error.message
+    group = of_launch(backend, data)
     if group is None or reservation is None or group["Strategy"] != "cluster":
-        return None
-    if reservation.get("PlacementGroupArn") == group["GroupArn"]:
-        return None
-    return (
-        "InsufficientInstanceCapacity",
-        f"The capacity reservation {reservation['CapacityReservationId']} is not in the placement group "
-        f"'{group['GroupName']}'.",
-    )
+        return
+    if reservation.get("PlacementGroupArn") != group["GroupArn"]:
+        raise ApiError(
+            "InsufficientInstanceCapacity",
+            f"The capacity reservation {reservation['CapacityReservationId']} is not in the placement group "
+            f"'{group['GroupName']}'.",
+        )
 
 
 def _unknown(name: str) -> ApiError:

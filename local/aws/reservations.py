@@ -37,21 +37,34 @@ def used(backend: Any, reservation_id: str) -> int:
     )
 
 
-def launch_error(backend: Any, reservation_id: str, instance_type: str, zone: str) -> tuple[str, str] | None:
-    """Return the error code and message if a targeted launch into a reservation can't be served."""
+def find(backend: Any, reservation_id: str) -> dict[str, Any]:
+    """Return a reservation.
+
+    Raises:
+        ApiError: It does not exist.
+    """
     found = reservations(backend).get(reservation_id)
-    if found is None or state(found) != "active":
-        return (
-            "InvalidCapacityReservationId.NotFound",
-            f"The capacity reservation '{reservation_id}' does not exist",
-        )
-    if found["InstanceType"] != instance_type or found["AvailabilityZone"] != zone:
-        return (
+    if found is None:
+        raise _unknown(reservation_id)
+    return found
+
+
+def check_launch(reservation: dict[str, Any], instance_type: str, zone: str) -> None:
+    """Raise ApiError if a targeted launch into a reservation can't be served."""
+    name = reservation["CapacityReservationId"]
+    if state(reservation) != "active":
+        raise _unknown(name)
+    if reservation["InstanceType"] != instance_type or reservation["AvailabilityZone"] != zone:
+        raise ApiError(
             "ReservationCapacityIncompatible",
-            f"{reservation_id} is for {found['InstanceType']} in {found['AvailabilityZone']}, "
+            f"{name} is for {reservation['InstanceType']} in {reservation['AvailabilityZone']}, "
             f"not {instance_type} in {zone}",
         )
-    return None
+
+
+def _unknown(name: str) -> ApiError:
+    message = f"The capacity reservation '{name}' does not exist"
+    return ApiError("InvalidCapacityReservationId.NotFound", message)
 
 
 def room(backend: Any, reservation_id: str) -> int:
@@ -172,12 +185,7 @@ def create_capacity_reservation(self: Any) -> ActionResult:
 def describe_capacity_reservations(self: Any) -> ActionResult:
     """Answer DescribeCapacityReservations, by id and filter."""
     backend, ids = self.ec2_backend, self._get_param("CapacityReservationIds", [])
-    store = reservations(backend)
-    missing = [i for i in ids if i not in store]
-    if missing:
-        raise ApiError(
-            "InvalidCapacityReservationId.NotFound", f"The capacity reservation '{missing[0]}' does not exist"
-        )
+    asked = [find(backend, each) for each in ids] or reservations(backend).values()
     names = {
         "state": "State",
         "instance-type": "InstanceType",
@@ -186,21 +194,13 @@ def describe_capacity_reservations(self: Any) -> ActionResult:
         "instance-match-criteria": "InstanceMatchCriteria",
     }
     filters = self._filters_from_querystring()
-    every = [shown(backend, r) for i, r in store.items() if not ids or i in ids]
-    found = [r for r in every if matches(r, r["tags"], filters, names)]
+    found = [r for r in (shown(backend, each) for each in asked) if matches(r, r["tags"], filters, names)]
     return ActionResult(ec2_page(self, "CapacityReservations", found))
 
 
 def cancel_capacity_reservation(self: Any) -> ActionResult:
     """Answer CancelCapacityReservation. Its instances continue as on-demand instances."""
-    reservation_id = self._get_param("CapacityReservationId")
-    found = reservations(self.ec2_backend).get(reservation_id)
-    if found is None:
-        raise ApiError(
-            "InvalidCapacityReservationId.NotFound",
-            f"The capacity reservation '{reservation_id}' does not exist",
-        )
-    found["State"] = "cancelled"
+    find(self.ec2_backend, self._get_param("CapacityReservationId"))["State"] = "cancelled"
     return ActionResult({"Return": True})
 
 

@@ -13,7 +13,7 @@ from moto.core.exceptions import ServiceException
 from moto.core.utils import utcnow
 from moto.ec2.models import ec2_backends
 
-from local.aws import identity, keys, log_groups, serial
+from local.aws import identity, interfaces, keys, log_groups, serial
 from local.aws.account import ACCOUNT_ID
 from local.aws.eks import versions
 from local.aws.eks.access import bootstrap_creator
@@ -60,7 +60,7 @@ def create(region: str, params: Document, creator_arn: str) -> Cluster:
         "bootstrapClusterCreatorAdminPermissions": True,
         **_given(params.get("accessConfig")),
     }
-    vpc, interfaces = _network(region, name, params.get("resourcesVpcConfig") or {})
+    vpc, interface_ids = _network(region, name, params.get("resourcesVpcConfig") or {})
     network = {
         "ipFamily": "ipv4",
         "serviceIpv4Cidr": "10.100.0.0/16",
@@ -89,7 +89,7 @@ def create(region: str, params: Document, creator_arn: str) -> Cluster:
         "upgradePolicy": params.get("upgradePolicy") or {"supportType": "EXTENDED"},
         "deletionProtection": bool(params.get("deletionProtection")),
     }
-    cluster = Cluster(document, region, interface_ids=interfaces)
+    cluster = Cluster(document, region, interface_ids=interface_ids)
     store.clusters[(region, name)] = cluster
     if access["bootstrapClusterCreatorAdminPermissions"]:
         bootstrap_creator(cluster, creator_arn)
@@ -144,8 +144,8 @@ def delete(region: str, name: str) -> Cluster:
     cluster = store.cluster(region, name)
     if cluster.node_groups:
         raise in_use("Cluster has nodegroups attached")
-    if cluster.document["status"] in ("CREATING", "UPDATING"):
-        raise in_use(f"Cluster {name} has an operation in progress: {cluster.document['status']}")
+    if cluster.document["status"] == "CREATING":
+        raise in_use(f"Cluster {name} has an operation in progress: CREATING")
     if cluster.document.get("deletionProtection"):
         raise ApiError("InvalidRequestException", f"Cluster {name} has deletion protection enabled")
     if cluster.document["status"] != "DELETING":
@@ -164,9 +164,7 @@ def _stop(cluster: Cluster) -> None:
 def _remove(cluster: Cluster) -> None:
     """Remove a cluster without a control plane, with its interfaces and its security group."""
     backend = ec2_backends[ACCOUNT_ID][cluster.region]
-    for interface_id in cluster.interface_ids:
-        if interface_id in backend.enis:
-            backend.get_network_interface(interface_id).delete()
+    interfaces.remove(backend, cluster.interface_ids)
     group = cluster.document["resourcesVpcConfig"]["clusterSecurityGroupId"]
     try:
         backend.delete_security_group(group_id=group)
@@ -231,14 +229,10 @@ def _network(region: str, name: str, config: Document) -> tuple[Document, list[s
     group = _security_group(backend, name, vpc_id)
     groups = [group.id, *(config.get("securityGroupIds") or [])]
     # EKS creates interfaces in two of the subnets. They prevent the deletion of subnets and groups of a cluster.
-    interfaces = []
     zones: dict[str, Any] = {s.availability_zone: s for s in subnets}
-    for subnet in list(zones.values())[:2]:
-        eni = backend.create_network_interface(
-            subnet, None, group_ids=groups, description=f"Amazon EKS {name}"
-        )
-        eni.requester_managed, eni.status = True, "in-use"
-        interfaces.append(eni.id)
+    made = [
+        interfaces.add(backend, each, groups, f"Amazon EKS {name}").id for each in list(zones.values())[:2]
+    ]
     document = {
         "securityGroupIds": [],
         "endpointPublicAccess": True,
@@ -248,7 +242,7 @@ def _network(region: str, name: str, config: Document) -> tuple[Document, list[s
         "clusterSecurityGroupId": group.id,
         "vpcId": vpc_id,
     }
-    return document, interfaces
+    return document, made
 
 
 def _given(values: Document | None) -> Document:

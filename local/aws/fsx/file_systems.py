@@ -13,7 +13,7 @@ from moto.core.exceptions import ServiceException
 from moto.core.utils import utcnow
 from moto.ec2.models import ec2_backends
 
-from local.aws import keys
+from local.aws import interfaces, keys
 from local.aws.account import ACCOUNT_ID
 from local.aws.ec2_utils import new_id
 from local.aws.errors import ApiError
@@ -58,7 +58,10 @@ def create(region: str, params: Document) -> FileSystem:
         "StorageType": params.get("StorageType") or "SSD",
         "VpcId": subnet.vpc_id,
         "SubnetIds": [subnet.id],
-        "NetworkInterfaceIds": _interfaces(backend, subnet, groups, name),
+        "NetworkInterfaceIds": [
+            interfaces.add(backend, subnet, groups, f"Created by Amazon FSx for {name}").id
+            for _ in range(INTERFACES)
+        ],
         "DNSName": f"{name}.fsx.{region}.amazonaws.com",
         "ResourceARN": arn(region, "file-system", name),
         "Tags": list(params.get("Tags") or []),
@@ -142,10 +145,7 @@ def delete(file_system: FileSystem, wishes: Document) -> Document:
         association["Lifecycle"] = "DELETING"
 
     def gone() -> None:
-        backend = ec2_backends[ACCOUNT_ID][file_system.region]
-        for interface in document["NetworkInterfaceIds"]:
-            if interface in backend.enis:
-                backend.get_network_interface(interface).delete()
+        interfaces.remove(ec2_backends[ACCOUNT_ID][file_system.region], document["NetworkInterfaceIds"])
         links.forget_role(file_system.id)
         store.remove(file_system.id)
 
@@ -170,14 +170,3 @@ def _groups(backend: Any, subnet: Any, given: list[str]) -> list[str]:
                 "InvalidNetworkSettings", f"The security group '{name}' is not one of VPC {subnet.vpc_id}."
             )
     return list(given)
-
-
-def _interfaces(backend: Any, subnet: Any, groups: list[str], name: str) -> list[str]:
-    made = []
-    for _ in range(INTERFACES):
-        card = backend.create_network_interface(
-            subnet, None, group_ids=groups, description=f"Created by Amazon FSx for {name}"
-        )
-        card.requester_managed, card.status = True, "in-use"
-        made.append(card.id)
-    return made
