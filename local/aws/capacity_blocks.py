@@ -14,6 +14,7 @@ from moto.core.responses import ActionResult
 from moto.ec2.responses import EC2Response
 
 from local.aws.ec2_utils import ec2_page, new_id, table
+from local.aws.errors import ApiError
 from local.aws.prices import hourly
 from local.aws.reservations import add, moment, state, used
 

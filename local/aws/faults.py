@@ -55,7 +55,7 @@ class BadPlan(ValueError):
 
 @dataclass
 class Fault:
-    """A rule of the plan. `fired` counts how often it made a launch or call fail."""
+    """A rule of the plan, and as it was set. `fired` counts how often it made a launch or call fail."""
 
     code: str
     message: str = ""
@@ -70,6 +70,7 @@ class Fault:
     condition: str | None = None
     instance_id: str = "*"
     since: float = 0.0
+    rule: dict[str, Any] = field(default_factory=dict)
 
     @property
     def is_spent(self) -> bool:
@@ -92,19 +93,7 @@ class Fault:
 
     def to_json(self) -> dict[str, Any]:
         """Return the rule as it was set, with `fired`."""
-        document: dict[str, Any] = {"code": self.code, "times": self.times, "fired": self.fired}
-        if self.action is not None:
-            return {"action": self.action, "status": self.status, **document}
-        if self.condition is not None:
-            where = {"instanceId": self.instance_id, "instanceType": self.instance_type, "zone": self.zone}
-            return {"condition": self.condition, "code": self.code, "since": self.since, **where}
-        return {
-            "instanceType": self.instance_type,
-            "zone": self.zone,
-            "capacityType": self.capacity_type,
-            "available": self.available,
-            **document,
-        }
+        return {**self.rule, "fired": self.fired}
 
 
 @dataclass
@@ -226,6 +215,7 @@ def _parse(place: str, rule: Any) -> Fault:
         condition=condition,
         instance_id=rule.get("instanceId") or "*",
         since=time.time() - (rule.get("since") or 0),
+        rule=rule,
     )
 
 
