@@ -16,11 +16,6 @@ from moto.iam.models import IAMBackend
 from local.aws.errors import ApiError
 
 
-def _check_subnet(backend: Any, subnet_id: str) -> None:
-    if any(eni.subnet.id == subnet_id for eni in backend.enis.values()):
-        raise DependencyViolationError(f"The subnet '{subnet_id}' has dependencies and cannot be deleted.")
-
-
 def _check_group(backend: Any, group: Any) -> None:
     text = f"resource {group.id} has a dependent object"
     if any(group.id in {g.id for g in eni.group_set} for eni in backend.enis.values()):
@@ -52,7 +47,10 @@ def install() -> None:
     delete_gateway, release = EC2Backend.delete_nat_gateway, EC2Backend.release_address
 
     def checked_subnet(self: Any, subnet_id: str) -> Any:
-        _check_subnet(self, subnet_id)
+        if any(eni.subnet.id == subnet_id for eni in self.enis.values()):
+            raise DependencyViolationError(
+                f"The subnet '{subnet_id}' has dependencies and cannot be deleted."
+            )
         return delete_subnet(self, subnet_id)
 
     def checked_group(self: Any, name: str | None = None, group_id: str | None = None) -> Any:

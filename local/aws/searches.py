@@ -24,60 +24,42 @@ from local.aws.policy import like
 
 def install() -> None:
     """Replace moto's searches."""
-    _install_filters()
-    _install_instance_profiles()
-    _install_tags()
-    # moto leaves out the description of a rule between groups.
-    SecurityGroupRule.description = property(
-        lambda self: self.ip_range.get("Description", self.source_group.get("Description"))
-    )
+    match, of_nat_gateways = utils.is_filter_matching, EC2Backend.describe_nat_gateways
+    buses = EventsBackend.iter_tagged_resources
 
-
-def _install_filters() -> None:
-    """Let one of several values of an item match one value of a filter. moto compares whole sets.
-
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Filtering.html
-    """
-    match = utils.is_filter_matching
-
+    # For an item with several values, moto compares whole sets. One of them must match one value of the filter
+    # (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Filtering.html).
     def is_filter_matching(obj: Any, name: str, values: Any) -> Any:
         found = obj.get_filter_value(name)
         if isinstance(values, list) and isinstance(found, Collection) and not isinstance(found, str):
             return any(like(str(value), str(each)) for value in values for each in found)
         return match(obj, name, values)
 
-    utils.is_filter_matching = is_filter_matching
+    def describe_nat_gateways(
+        self: Any, filters: dict[str, list[str]] | None, nat_gateway_ids: Any
+    ) -> list[Any]:
+        found = of_nat_gateways(self, filters, nat_gateway_ids)
+        on_tags = {name: values for name, values in (filters or {}).items() if name.startswith("tag")}
+        return [each for each in found if matches({}, tags_of(each), on_tags, {})]
 
-
-def _install_instance_profiles() -> None:
-    """Return only the profiles under `PathPrefix`.
-
-    https://docs.aws.amazon.com/IAM/latest/APIReference/API_ListInstanceProfiles.html
-    """
-
+    # https://docs.aws.amazon.com/IAM/latest/APIReference/API_ListInstanceProfiles.html
     def list_instance_profiles(self: Any) -> ActionResult:
         prefix = self._get_param("PathPrefix") or "/"
         profiles = [each for each in self.backend.get_instance_profiles() if each.path.startswith(prefix)]
         return ActionResult({"InstanceProfiles": profiles})
 
-    IamResponse.list_instance_profiles = list_instance_profiles
-
-
-def _install_tags() -> None:
-    """Apply DescribeNatGateways' filters for tags, which moto ignores, and list rules beside their buses."""
-    of_moto, buses = EC2Backend.describe_nat_gateways, EventsBackend.iter_tagged_resources
-
-    def describe(self: Any, filters: dict[str, list[str]] | None, nat_gateway_ids: Any) -> list[Any]:
-        found = of_moto(self, filters, nat_gateway_ids)
-        on_tags = {name: values for name, values in (filters or {}).items() if name.startswith("tag")}
-        return [each for each in found if matches({}, tags_of(each), on_tags, {})]
-
-    def resources(self: Any) -> Iterator[TaggedResource]:
+    def iter_tagged_resources(self: Any) -> Iterator[TaggedResource]:
         yield from buses(self)
         for bus in self.event_buses.values():
             for rule in bus.rules.values():
                 tags = self.tagger.get_tag_dict_for_resource(rule.arn)
                 yield TaggedResource(arn=rule.arn, tags=tags, resource_type="events:rule")
 
-    EC2Backend.describe_nat_gateways = describe
-    EventsBackend.iter_tagged_resources = resources
+    utils.is_filter_matching = is_filter_matching
+    EC2Backend.describe_nat_gateways = describe_nat_gateways
+    IamResponse.list_instance_profiles = list_instance_profiles
+    EventsBackend.iter_tagged_resources = iter_tagged_resources
+    # moto leaves out the description of a rule between groups.
+    SecurityGroupRule.description = property(
+        lambda self: self.ip_range.get("Description", self.source_group.get("Description"))
+    )

@@ -81,11 +81,6 @@ def linked(document: Document) -> None:
         raise bad_request("Backups are not for file systems that are linked to a data repository.")
 
 
-def bucket_of(uri: str) -> str:
-    """Return the bucket in s3://bucket/prefix."""
-    return uri.removeprefix("s3://").partition("/")[0]
-
-
 def _capacity(deployment: str, storage: str, throughput: int, capacity: int) -> None:
     if storage == "HDD":
         step = HDD_STEP[throughput]

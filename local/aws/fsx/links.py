@@ -74,7 +74,7 @@ def delete(file_system: FileSystem, document: Document) -> Document:
 
 def require_bucket(uri: str) -> None:
     """Raise BadRequest if the bucket of an s3:// path is not reachable."""
-    name = limits.bucket_of(uri)
+    name = uri.removeprefix("s3://").partition("/")[0]
     if name not in s3_backends[ACCOUNT_ID][PARTITION].buckets:
         raise bad_request(
             f"Amazon FSx is unable to validate access to the S3 bucket {name}. Ensure the IAM role or user you are "
