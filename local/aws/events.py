@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def instance_state_changed(instance: Any, state: str) -> None:
-    """Publish an instance's new state: pending, running, stopping, stopped, shutting-down or terminated."""
+    """Publish an instance's new state: pending, running or terminated."""
     region = instance.ec2_backend.region_name
     arn = f"arn:aws:ec2:{region}:{ACCOUNT_ID}:instance/{instance.id}"
     detail = {"instance-id": instance.id, "state": state}

@@ -19,8 +19,6 @@ from local.aws import faults
 from local.aws.ec2_utils import capacity_type, tags_of
 from local.aws.errors import ApiError
 
-CLUSTER_TAGS = ("eks:eks-cluster-name", "eks:cluster-name")
-
 
 def add(backend: Any, subnet: Any, group_ids: list[str], description: str) -> Any:
     """Create an interface that a service uses, and return it."""
@@ -34,17 +32,6 @@ def remove(backend: Any, interface_ids: Iterable[str]) -> None:
     for interface_id in list(interface_ids):
         if interface_id in backend.enis:
             backend.enis[interface_id].delete()
-
-
-def in_use(interface: Any) -> bool:
-    """Return whether an instance, or the service that created it, uses the interface."""
-    return interface.status == "in-use" or interface.instance is not None or bool(interface.attachment_id)
-
-
-def cluster_of(instance: Any) -> str | None:
-    """Return the cluster that an instance belongs to, by its tags."""
-    tags = tags_of(instance)
-    return next((tags[key] for key in CLUSTER_TAGS if key in tags), None)
 
 
 def leave_behind(instance: Any, cluster: str, subnet_id: str, group_ids: list[str]) -> Any:
@@ -70,7 +57,7 @@ def install() -> None:
         interface_id = self._get_param("NetworkInterfaceId")
         self.error_on_dryrun()
         interface = self.ec2_backend.get_network_interface(interface_id)
-        if in_use(interface):
+        if interface.status == "in-use":
             raise ApiError(
                 "InvalidParameterValue", f"Network interface '{interface_id}' is currently in use."
             )
@@ -82,14 +69,15 @@ def install() -> None:
     terminate = Instance.terminate
 
     def terminate_and_leave(self: Any) -> Any:
-        cluster = cluster_of(self) if self.state != "terminated" else None
-        zone = str(self.placement.zone or "")
-        left = cluster and faults.plan().left_interface(self.instance_type, zone, capacity_type(self))
-        first = next(iter(self.nics.values()), None)
-        place = (first.subnet.id, [group.id for group in first.group_set]) if left and first else None
+        tags, zone = tags_of(self), str(self.placement.zone or "")
+        cluster = tags.get("eks:eks-cluster-name") or tags.get("eks:cluster-name")
+        if cluster is None or self.state == "terminated":
+            return terminate(self)
+        fault = faults.plan().left_interface(self.instance_type, zone, capacity_type(self))
+        subnet_id, group_ids = self.nics[0].subnet.id, [group.id for group in self.nics[0].group_set]
         result = terminate(self)
-        if place is not None:
-            leave_behind(self, str(cluster), *place)
+        if fault is not None:
+            leave_behind(self, cluster, subnet_id, group_ids)
         return result
 
     Instance.terminate = terminate_and_leave

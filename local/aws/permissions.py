@@ -232,7 +232,9 @@ def _tags_on_existing(action: str) -> Callable[[Any], list[Request]]:
         tags = {t["Key"]: t.get("Value", "") for t in response._get_param("Tags", [])}
         requests = []
         for name in response._get_param("Resources", []):
-            existing = _existing(response, action, EC2_PREFIX_TO_RESOURCE[name.rpartition("-")[0]], name)
+            existing = _existing(
+                response, action, EC2_PREFIX_TO_RESOURCE.get(name.rpartition("-")[0], "*"), name
+            )
             requests.append(Request(action, existing.resource, {**existing.context, **_request_tags(tags)}))
         return requests
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-SERVICES = ("ec2", "eks", "fsx", "iam")
+# The tagging API reads the resources of the others.
+SERVICES = ("ec2", "eks", "fsx", "iam", "resourcegroupstaggingapi")
 
 lock = threading.RLock()
 
