@@ -485,7 +485,7 @@ def test_instance_profiles_are_listed_by_path(cloud: Any) -> None:
 
 
 def test_calls_of_the_same_moment_do_not_trip_over_each_other(cloud):
-    iam = cloud.client("iam")
+    iam, ec2, subnet = cloud.client("iam"), cloud.client("ec2"), cloud.network()["subnets"][0]
     iam.create_role(RoleName="busy", AssumeRolePolicyDocument="{}")
     allow = {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}
     document = json.dumps({"Version": "2012-10-17", "Statement": [allow]})
@@ -501,6 +501,8 @@ def test_calls_of_the_same_moment_do_not_trip_over_each_other(cloud):
             iam.create_role(RoleName=name, AssumeRolePolicyDocument=trust)
             iam.tag_role(RoleName=name, Tags=[{"Key": "k", "Value": "v"}])
             iam.delete_role(RoleName=name)
+            interface = ec2.create_network_interface(SubnetId=subnet)["NetworkInterface"]
+            ec2.delete_network_interface(NetworkInterfaceId=interface["NetworkInterfaceId"])
 
     # Threads that change places all the time show in a second what else shows once in a hundred runs.
     usual = sys.getswitchinterval()
@@ -511,3 +513,4 @@ def test_calls_of_the_same_moment_do_not_trip_over_each_other(cloud):
     finally:
         sys.setswitchinterval(usual)
     assert iam.list_policies(Scope="Local")["Policies"] == []
+    assert ec2.describe_network_interfaces()["NetworkInterfaces"] == []
