@@ -73,6 +73,11 @@ class Fault:
     rule: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def is_of_launches(self) -> bool:
+        """Whether it prevents launches."""
+        return self.action is None and self.condition is None and self.code != LEFT_INTERFACE
+
+    @property
     def is_spent(self) -> bool:
         """Whether it fired as often as it may."""
         return self.times is not None and self.fired >= self.times
@@ -131,30 +136,20 @@ class Plan:
         room, keeps = wanted, None
         with self.lock:
             for fault in self.faults:
-                other = (
-                    fault.action is not None or fault.condition is not None or fault.code == LEFT_INTERFACE
-                )
-                if other or fault.is_spent or not fault.matches(instance_type, zone, capacity_type):
-                    continue
-                free = max(0, fault.available - running(fault))
-                if free < room:
-                    room, keeps = free, fault
+                is_open = fault.is_of_launches and not fault.is_spent
+                if is_open and fault.matches(instance_type, zone, capacity_type):
+                    free = max(0, fault.available - running(fault))
+                    if free < room:
+                        room, keeps = free, fault
             if keeps is not None:
                 keeps.fired += 1
         return room, keeps
 
     def left_interface(self, instance_type: str, zone: str, capacity_type: str) -> Fault | None:
         """Return the rule that makes such an instance leave a network interface behind when it ends."""
-        with self.lock:
-            for fault in self.faults:
-                if (
-                    fault.code == LEFT_INTERFACE
-                    and not fault.is_spent
-                    and fault.matches(instance_type, zone, capacity_type)
-                ):
-                    fault.fired += 1
-                    return fault
-        return None
+        return self._fire(
+            lambda fault: fault.code == LEFT_INTERFACE and fault.matches(instance_type, zone, capacity_type)
+        )
 
     def conditions(
         self, instance_id: str, instance_type: str, zone: str, capacity_type: str
@@ -171,15 +166,16 @@ class Plan:
 
     def api_fault(self, action: str) -> Fault | None:
         """Return the rule that makes a call fail, with its message filled in."""
-        if not self.faults:
-            return None
+        found = self._fire(lambda fault: fault.action is not None and like(fault.action, action))
+        return Fault(found.code, found.text("", ""), action, found.status) if found else None
+
+    def _fire(self, applies: Callable[[Fault], bool]) -> Fault | None:
+        """Return the first rule that applies and is not used up, and count that it fired."""
         with self.lock:
-            for fault in self.faults:
-                if fault.action is None or fault.is_spent or not like(fault.action, action):
-                    continue
-                fault.fired += 1
-                return Fault(fault.code, fault.text("", ""), action, fault.status)
-        return None
+            found = next((fault for fault in self.faults if not fault.is_spent and applies(fault)), None)
+            if found is not None:
+                found.fired += 1
+        return found
 
 
 def _parse(place: str, rule: Any) -> Fault:
