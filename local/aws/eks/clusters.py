@@ -105,10 +105,11 @@ def _start(cluster: Cluster) -> None:
     )
     if answer is None:
         return
-    document["endpoint"] = answer["endpoint"]
-    document["certificateAuthority"] = {"data": answer["certificateAuthority"]}
-    cluster.jwks = answer["jwks"]
-    document["status"] = "ACTIVE"
+    with serial.lock:  # DescribeCluster must not answer ACTIVE without the endpoint
+        document["endpoint"] = answer["endpoint"]
+        document["certificateAuthority"] = {"data": answer["certificateAuthority"]}
+        cluster.jwks = answer["jwks"]
+        document["status"] = "ACTIVE"
 
 
 def _call_supervisor(

@@ -9,6 +9,7 @@ from typing import Any
 from moto.core.exceptions import ServiceException
 from moto.core.utils import utcnow
 from moto.ec2.models import ec2_backends
+from moto.ec2.utils import convert_tag_spec
 
 from local.aws import images, launch, volume_keys
 from local.aws.account import ACCOUNT_ID
@@ -201,10 +202,8 @@ def _launch(cluster: Cluster, group: NodeGroup, count: int) -> None:
         "eks:nodegroup-name": document["nodegroupName"],
         f"kubernetes.io/cluster/{cluster.name}": "owned",
         "aws:autoscaling:groupName": document["resources"]["autoScalingGroups"][0]["name"],
+        **convert_tag_spec(data.get("TagSpecifications") or []).get("instance", {}),
     }
-    for specification in data.get("TagSpecifications") or []:
-        if specification.get("ResourceType") == "instance":
-            tags.update({t["Key"]: t["Value"] for t in specification.get("Tags", [])})
     used = [i.subnet_id for i in running(cluster, group)]
     for _ in range(count):
         # Use the subnet with the fewest instances of the group: an Auto Scaling group balances its zones.

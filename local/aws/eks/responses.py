@@ -39,8 +39,7 @@ class EksResponse(BaseResponse):  # type: ignore[misc]
         return ActionResult({"cluster": cluster.document})
 
     def describe_cluster(self) -> ActionResult:
-        # A copy: the thread that creates the cluster must not change it while it is serialised, member by member.
-        return ActionResult({"cluster": dict(self._cluster().document)})
+        return ActionResult({"cluster": self._cluster().document})
 
     def list_clusters(self) -> ActionResult:
         return self._page("clusters", sorted(n for r, n in store.clusters if r == self.region))

@@ -49,26 +49,6 @@ def test_a_cluster_gets_a_control_plane_and_an_issuer_of_its_own(cloud):
     assert cluster["resourcesVpcConfig"]["vpcId"] == cluster["vpc"]
 
 
-class BecomesActive(dict):
-    """A cluster's document that its thread completes while it is serialised: endpoint, role, then status."""
-
-    def __getitem__(self, key):
-        if key == "roleArn":
-            self.update(endpoint="https://127.0.0.1:6443", status="ACTIVE")
-        return super().__getitem__(key)
-
-
-def test_described_cluster_is_active_only_with_its_endpoint(cloud):
-    from local.aws.eks.store import store
-
-    cloud.cluster()
-    ((_, cluster),) = store.clusters.items()
-    document = {key: value for key, value in cluster.document.items() if key != "endpoint"}
-    cluster.document = BecomesActive(document, status="CREATING")
-    found = cloud.client("eks").describe_cluster(name="main")["cluster"]
-    assert ("endpoint" in found) == (found["status"] == "ACTIVE")
-
-
 def test_a_control_plane_that_does_not_start_makes_the_cluster_failed_and_says_why(cloud):
     cloud.supervisor.refuse = "etcd: no space left on device"
     cluster = cloud.cluster()

@@ -27,14 +27,8 @@ Samples = dict[str, tuple[str, str, dict[str, Any], dict[str, Any], Callable[[An
 def samples(cloud: Cloud) -> Samples:
     """Return for each operation its service, token, arguments, other arguments and the identity in its answer."""
     network, site = cloud.network(), Site(cloud)
-    vpc, (subnet, other) = network["vpc"], network["subnets"]
+    subnet, other = network["subnets"]
     count = {"MinCount": 1, "MaxCount": 1}
-    reserved = {"InstanceType": TYPE, "InstancePlatform": "Linux/UNIX", "AvailabilityZone": "us-west-2a"}
-    template = {
-        "LaunchTemplateName": "first",
-        "LaunchTemplateData": {"ImageId": "ami-1", "InstanceType": TYPE},
-    }
-    endpoint = {"VpcId": vpc, "ServiceName": "com.amazonaws.us-west-2.s3", "VpcEndpointType": "Gateway"}
     cluster = {
         "name": "main",
         "roleArn": cloud.role("main-cluster", None),
@@ -49,10 +43,6 @@ def samples(cloud: Cloud) -> Samples:
         "LustreConfiguration": {"DeploymentType": "SCRATCH_2"},
     }
     return {
-        "create_capacity_reservation": (
-            "ec2", "ClientToken", {**reserved, "InstanceCount": 1}, {"InstanceCount": 2},
-            lambda answer: answer["CapacityReservation"]["CapacityReservationId"],
-        ),
         "create_nat_gateway": (
             "ec2", "ClientToken", {"SubnetId": subnet, "ConnectivityType": "private"}, {"SubnetId": other},
             lambda answer: answer["NatGateway"]["NatGatewayId"],
@@ -60,14 +50,6 @@ def samples(cloud: Cloud) -> Samples:
         "run_instances": (
             "ec2", "ClientToken", {"ImageId": "ami-1", "InstanceType": TYPE, **count}, {"MaxCount": 2},
             lambda answer: answer["Instances"][0]["InstanceId"],
-        ),
-        "create_launch_template": (
-            "ec2", "ClientToken", template, {"LaunchTemplateName": "second"},
-            lambda answer: answer["LaunchTemplate"]["LaunchTemplateId"],
-        ),
-        "create_vpc_endpoint": (
-            "ec2", "ClientToken", endpoint, {"ServiceName": "com.amazonaws.us-west-2.dynamodb"},
-            lambda answer: answer["VpcEndpoint"]["VpcEndpointId"],
         ),
         "create_cluster": (
             "eks", "clientRequestToken", cluster, {"name": "other"}, lambda answer: answer["cluster"]["arn"],
