@@ -17,7 +17,8 @@ from local.aws import identity, interfaces, keys, log_groups, serial
 from local.aws.account import ACCOUNT_ID
 from local.aws.eks import versions
 from local.aws.eks.access import bootstrap_creator
-from local.aws.eks.store import ApiError, Cluster, Document, arn, in_use, invalid, store
+from local.aws.eks.store import Cluster, Document, arn, in_use, invalid, store
+from local.aws.errors import ApiError
 from local.cluster import control
 
 log = logging.getLogger(__name__)

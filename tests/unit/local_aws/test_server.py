@@ -163,8 +163,6 @@ def test_prices_order_types_and_come_in_pages(cloud):
     assert len(page["PriceList"]) == 100
     following = pricing.get_products(ServiceCode="AmazonEC2", Filters=filters, NextToken=page["NextToken"])
     assert not set(page["PriceList"]) & set(following["PriceList"])
-    with pytest.raises(ClientError, match="InvalidNextTokenException"):
-        pricing.get_products(ServiceCode="AmazonEC2", NextToken="100")
     from local.aws.prices import hourly
 
     assert hourly("t3.medium") < hourly("g5.12xlarge") < hourly("p4d.24xlarge") < hourly("p5.48xlarge")
