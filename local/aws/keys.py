@@ -7,8 +7,6 @@ their own: EKS and FSx in their packages, ECR and S3 here, EBS in `local.aws.vol
 
 from __future__ import annotations
 
-import functools
-import inspect
 from typing import Any
 
 from moto.ecr.models import ECRBackend
@@ -18,12 +16,6 @@ from moto.s3.exceptions import S3ClientError
 from local.aws.account import ACCOUNT_ID
 from local.aws.errors import ApiError
 
-# Methods of moto that need an enabled key, of those that the program's resources call. The others need one that is not
-# pending deletion.
-ENABLED = ("create_grant", "enable_key_rotation", "disable_key_rotation")
-PRESENT = (
-    "create_alias", "update_alias", "enable_key", "disable_key", "update_key_description", "schedule_key_deletion",
-)  # fmt: skip
 # Methods and permissions of the calls of S3 that encrypt or decrypt an object.
 OBJECT_CALLS = {
     ("GET", "GetObject"),
@@ -42,15 +34,6 @@ def find(region: str, name: str) -> Any | None:
     return None
 
 
-def state_error(key: Any, *, disabled: bool = True) -> ApiError | None:
-    """Return the error of KMS for a key that is pending deletion or, by default, disabled; None for another."""
-    if key.key_state == "PendingDeletion":
-        return ApiError("KMSInvalidStateException", f"{key.arn} is pending deletion.")
-    if disabled and key.key_state != "Enabled":
-        return ApiError("DisabledException", f"{key.arn} is disabled.")
-    return None
-
-
 def use_error(region: str, name: str | None) -> ApiError | None:
     """Return the error of KMS when a service uses a key for a resource; None if it can use it.
 
@@ -59,43 +42,33 @@ def use_error(region: str, name: str | None) -> ApiError | None:
     if not name or "alias/aws/" in name or (name.startswith("arn:") and f":{ACCOUNT_ID}:" not in name):
         return None
     key = find(region, name)
-    return state_error(key) if key else ApiError("NotFoundException", f"Key '{name}' does not exist")
+    if key is None:
+        return ApiError("NotFoundException", f"Key '{name}' does not exist")
+    if key.key_state == "PendingDeletion":
+        return ApiError("KMSInvalidStateException", f"{key.arn} is pending deletion.")
+    if key.key_state != "Enabled":
+        return ApiError("DisabledException", f"{key.arn} is disabled.")
+    return None
 
 
 def install() -> None:
-    """Check the state of keys in KMS and ECR. `local.aws.authorise` checks those of S3's objects."""
-    for method in (*ENABLED, *PRESENT):
-        _install_check(method)
-    create_repository = ECRBackend.create_repository
+    """Check the keys of grants and of ECR's repositories. `local.aws.authorise` checks those of S3's objects."""
+    create_grant, create_repository = KmsBackend.create_grant, ECRBackend.create_repository
 
-    @functools.wraps(create_repository)
+    def checked_grant(self: Any, key_id: str, *args: Any, **kwargs: Any) -> Any:
+        error = use_error(self.region_name, key_id)
+        if error is not None:
+            raise error
+        return create_grant(self, key_id, *args, **kwargs)
+
     def checked_repository(self: Any, **kwargs: Any) -> Any:
         error = use_error(self.region_name, (kwargs.get("encryption_config") or {}).get("kmsKey"))
         if error is not None:
             raise ApiError("KmsException", error.message)
         return create_repository(self, **kwargs)
 
+    KmsBackend.create_grant = checked_grant
     ECRBackend.create_repository = checked_repository
-
-
-def _install_check(method: str) -> None:
-    act = getattr(KmsBackend, method)
-    signature = inspect.signature(act)
-
-    parameter = "key_id" if "key_id" in signature.parameters else "target_key_id"
-
-    @functools.wraps(act)
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        key = find(bound.arguments["self"].region_name, bound.arguments[parameter])
-        if key is not None:
-            error = state_error(key, disabled=method in ENABLED)
-            if error is not None:
-                raise error
-            bound.arguments[parameter] = key.id  # some of these methods know no ARN
-        return act(*bound.args, **bound.kwargs)
-
-    setattr(KmsBackend, method, checked)
 
 
 def check_object(response: Any, bucket_name: str | None, key_name: str | None) -> None:

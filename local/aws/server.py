@@ -175,7 +175,7 @@ def _mount(request: Request) -> Response:
 
 
 def _authenticate(request: Request) -> Response:
-    cluster = request.args.get("cluster") or request.path.removeprefix(f"{OUR_PATHS}authenticate").strip("/")
+    cluster = request.path.removeprefix(f"{OUR_PATHS}authenticate/")
     return _json(authenticate.review(cluster, _body(request)))
 
 

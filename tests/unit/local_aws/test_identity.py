@@ -414,7 +414,7 @@ def eks_token(cloud, cluster, key=None, secret=None, header=True, session=None):
 
 def review(cloud, token, cluster="main"):
     document = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
-    return cloud.call("POST", f"authenticate?cluster={cluster}", document)[0]["status"]
+    return cloud.call("POST", f"authenticate/{cluster}", document)[0]["status"]
 
 
 def test_the_creators_token_is_an_administrators(cloud):
@@ -423,12 +423,6 @@ def test_the_creators_token_is_an_administrators(cloud):
     assert status["authenticated"] is True
     assert status["user"]["username"] == "arn:aws:iam::123456789012:user/deployer"
     assert status["user"]["groups"] == ["eks:cluster-admin"]
-
-
-def test_the_cluster_may_stand_in_the_path(cloud):
-    cloud.cluster()
-    document = {"spec": {"token": eks_token(cloud, "main")}}
-    assert cloud.call("POST", "authenticate/main", document)[0]["status"]["authenticated"] is True
 
 
 @pytest.mark.parametrize(
@@ -485,7 +479,7 @@ def test_instance_profiles_are_listed_by_path(cloud: Any) -> None:
 
 
 def test_calls_of_the_same_moment_do_not_trip_over_each_other(cloud):
-    iam, ec2, subnet = cloud.client("iam"), cloud.client("ec2"), cloud.network()["subnets"][0]
+    iam = cloud.client("iam")
     iam.create_role(RoleName="busy", AssumeRolePolicyDocument="{}")
     allow = {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}
     document = json.dumps({"Version": "2012-10-17", "Statement": [allow]})
@@ -501,8 +495,6 @@ def test_calls_of_the_same_moment_do_not_trip_over_each_other(cloud):
             iam.create_role(RoleName=name, AssumeRolePolicyDocument=trust)
             iam.tag_role(RoleName=name, Tags=[{"Key": "k", "Value": "v"}])
             iam.delete_role(RoleName=name)
-            interface = ec2.create_network_interface(SubnetId=subnet)["NetworkInterface"]
-            ec2.delete_network_interface(NetworkInterfaceId=interface["NetworkInterfaceId"])
 
     # Threads that change places all the time show in a second what else shows once in a hundred runs.
     usual = sys.getswitchinterval()
@@ -513,4 +505,3 @@ def test_calls_of_the_same_moment_do_not_trip_over_each_other(cloud):
     finally:
         sys.setswitchinterval(usual)
     assert iam.list_policies(Scope="Local")["Policies"] == []
-    assert ec2.describe_network_interfaces()["NetworkInterfaces"] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -46,17 +47,8 @@ def test_key_in_a_wrong_state_is_not_used_by_kms(cloud: Cloud, key: str, state: 
     kms = cloud.client("kms")
     spoil(cloud, key, state)
     grantee = "arn:aws:iam::123456789012:role/nodes"
-    for use in (
-        lambda: kms.create_grant(KeyId=key, GranteePrincipal=grantee, Operations=["Decrypt"]),
-        lambda: kms.enable_key_rotation(KeyId=key),
-    ):
-        assert code(use) == state
-    for manage in (
-        lambda: kms.create_alias(AliasName="alias/a", TargetKeyId=key),
-        lambda: kms.enable_key(KeyId=key),
-        lambda: kms.schedule_key_deletion(KeyId=key, PendingWindowInDays=7),
-    ):
-        assert code(manage) == ("" if state == DISABLED else DELETED)
+    grant = partial(kms.create_grant, KeyId=key, GranteePrincipal=grantee, Operations=["Decrypt"])
+    assert code(grant) == state
 
 
 def test_key_in_a_wrong_state_is_not_used_by_s3(cloud: Cloud, key: str, state: str) -> None:
