@@ -37,10 +37,11 @@ def state(request: pytest.FixtureRequest) -> str:
 
 
 def spoil(cloud: Cloud, key: str, state: str) -> None:
+    kms, name = cloud.client("kms"), key.rpartition("/")[2]
     if state == DISABLED:
-        cloud.client("kms").disable_key(KeyId=key)
+        kms.disable_key(KeyId=name)
     else:
-        cloud.client("kms").schedule_key_deletion(KeyId=key, PendingWindowInDays=7)
+        kms.schedule_key_deletion(KeyId=name, PendingWindowInDays=7)
 
 
 def test_key_in_a_wrong_state_is_not_used_by_kms(cloud: Cloud, key: str, state: str) -> None:
