@@ -189,9 +189,16 @@ def _create_fleet(response: Any) -> list[Request]:
 
 def _run_instances(response: Any) -> list[Request]:
     tags = convert_tag_spec(response._get_param("TagSpecifications", []))
+    template_id, data = _template(response, response._get_param("LaunchTemplate"))
     names = ("ImageId", "SubnetId", "SecurityGroupIds", "NetworkInterfaces", "IamInstanceProfile")
-    data = {name: response._get_param(name) or "" for name in names}
-    return _launch(response, data, [], tags) + _tagging(response, tags, "RunInstances")
+    given = {name: response._get_param(name) for name in names}
+    data = {**data, **{k: v for k, v in given.items() if v}}
+    merged = {**convert_tag_spec(data.get("TagSpecifications") or []), **tags}
+    requests = _launch(response, data, [], merged) + _tagging(response, merged, "RunInstances")
+    # Karpenter validates its EC2NodeClasses with a dry run that names a template.
+    if template_id:
+        requests.append(_existing(response, "ec2:RunInstances", "launch-template", template_id))
+    return requests
 
 
 def _create(action: str, kind: str) -> Callable[[Any], list[Request]]:

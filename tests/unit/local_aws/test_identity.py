@@ -293,12 +293,26 @@ class Karpenter:
             **more,
         )
 
+    def validate(self, template):
+        """Karpenter's dry run that checks its rights for an EC2NodeClass."""
+        kinds = ("instance", "volume", "network-interface")
+        return self.ec2.run_instances(
+            DryRun=True,
+            MinCount=1,
+            MaxCount=1,
+            InstanceType="g5.12xlarge",
+            LaunchTemplate={"LaunchTemplateId": template, "Version": "$Latest"},
+            TagSpecifications=[{"ResourceType": kind, "Tags": TAGS} for kind in kinds],
+        )
+
 
 def test_karpenter_launches_and_terminates_with_its_own_policy(cloud):
     karpenter = Karpenter(cloud)
     template = karpenter.template()
     with pytest.raises(ClientError, match="DryRunOperation"):
         karpenter.fleet(template, DryRun=True)
+    with pytest.raises(ClientError, match="DryRunOperation"):
+        karpenter.validate(template)
     instance = karpenter.fleet(template)["Instances"][0]["InstanceIds"][0]
     karpenter.ec2.terminate_instances(InstanceIds=[instance])
     karpenter.ec2.delete_launch_template(LaunchTemplateId=template)
@@ -338,6 +352,14 @@ def test_every_statement_of_the_policy_is_needed(cloud, left_out):
     with pytest.raises(ClientError) as error:
         life()
     assert code_of(error) == "UnauthorizedOperation"
+
+
+def test_dry_run_with_a_template_needs_the_right_to_pass_its_role(cloud):
+    statements = karpenter_statements()
+    del statements["AllowPassingInstanceRole"]
+    karpenter = Karpenter(cloud, statements)
+    with pytest.raises(ClientError, match="iam:PassRole"):
+        karpenter.validate(karpenter.template())
 
 
 def test_tagging_in_a_launch_needs_the_right_for_that_launch(cloud):
