@@ -1,4 +1,4 @@
-"""Deletions that AWS refuses while something depends on the resource, and second associations."""
+"""Deletions that AWS refuses while something depends on the resource, second associations, and their search."""
 
 from __future__ import annotations
 
@@ -99,3 +99,13 @@ def test_second_association_is_refused(cloud):
     ec2.associate_route_table(RouteTableId=second, SubnetId=other)
     ec2.disassociate_route_table(AssociationId=made[0])
     ec2.associate_route_table(RouteTableId=second, SubnetId=subnet)
+
+
+def test_filter_needs_one_of_several_values(cloud):
+    ec2, network = cloud.client("ec2"), cloud.network()
+    tables = [ec2.create_route_table(VpcId=network["vpc"])["RouteTable"]["RouteTableId"] for _ in range(2)]
+    for subnet in network["subnets"]:
+        ec2.associate_route_table(RouteTableId=tables[0], SubnetId=subnet)
+    wanted = [{"Name": "association.subnet-id", "Values": [network["subnets"][0], "subnet-00000000"]}]
+    found = ec2.describe_route_tables(Filters=wanted)["RouteTables"]
+    assert [each["RouteTableId"] for each in found] == tables[:1]
