@@ -194,19 +194,6 @@ def test_status_of_the_job_is_the_store(later: dict[str, Any], seconds: int, hou
     assert count(meters, recorded, "other") is None, "nothing is left to report"
 
 
-def test_controller_that_leads_again_continues_from_the_status() -> None:
-    """Another controller has stored less meanwhile, as it had not counted the last seconds of this one."""
-    clock = 0.0
-    meters = CostMeters(PRICES.get, lambda: {"a": SPOT}, lambda: clock)
-    count(meters, job("a", 1), "a")
-    clock += 36
-    count(meters, job("a", 1), "a")
-    clock += 36
-    found = count(meters, job("a", 1.001), "a")
-    assert found is not None
-    assert found.status["nodeHours"] == 1.001
-
-
 def test_price_is_read_when_the_node_has_its_labels() -> None:
     clock, nodes = 0.0, {"a": Offering("", "", "on-demand")}
     meters = CostMeters(PRICES.get, lambda: nodes, lambda: clock)

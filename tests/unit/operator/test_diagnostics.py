@@ -107,20 +107,6 @@ def test_repeated_image_pull_writes_no_status() -> None:
     assert life.reconcile() == 0
 
 
-def test_workers_without_a_pod_show_where_the_events_are() -> None:
-    """With a quota on pods, only the Events of the batch/v1 Job have the reason."""
-    life = Life().begin()
-    life.api.run_pods("Running")
-    life.api.objects["Job", "vit-0"].setdefault("status", {})["startTime"] = stamp(life.api.now)
-    del life.api.objects["Pod", life.names("Pod")[1]]
-    life.api.settle = lambda: None  # type: ignore[method-assign]
-    life.reconcile()
-    assert life.message == "1 of 2 workers are ready"
-    assert life.requeue_after is not None
-    life.wait(life.requeue_after)
-    assert (life.status["phase"], cause(life)) == ("Provisioning", f"1 has no pod; {EVENTS}")
-
-
 NO_CLASS = 'pods "template-trial" is forbidden: no PriorityClass with name high was found'
 
 

@@ -138,12 +138,6 @@ def test_failed_worker_beside_running_ones_restarts_soon(message: str, patience:
     assert gang.at(patience)["attempt"] == 1
 
 
-def test_job_without_restarts_fails_soon_after_one_worker() -> None:
-    gang = Gang(maxRestarts=0)
-    gang.ends(1, 1, said(ERROR))
-    assert gang.at(SETTLE_SECONDS)["phase"] == n.PHASE_FAILED
-
-
 @pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
 def test_failure_by_a_wrong_clock_restarts_at_once(ahead: float) -> None:
     gang = Gang()
@@ -164,6 +158,7 @@ def test_exit_code_is_reported_with_its_meaning(code: int, reason: str, shown: s
     gang = Gang(maxRestarts=0)
     gang.ends(1, code, "", reason=reason)
     status = gang.at(SETTLE_SECONDS)
+    assert status["phase"] == n.PHASE_FAILED
     assert f"ended with exit code {code} ({shown})" in status["message"]
     assert (status["firstFailure"]["exitCode"], status["firstFailure"]["meaning"]) == (code, shown)
 

@@ -108,12 +108,8 @@ def test_gang_below_a_missing_queue_waits() -> None:
 @pytest.mark.parametrize(
     ("spec", "limits"),
     [
-        ({"resources": {"gpu": {"limit": 4}, "memory": {"limit": 9}}}, {"gpu": 4, "memory": 9e6}),
-        ({"resources": {"cpu": {"limit": 1500}}}, {"cpu": 1.5}),
-        ({"resources": {"gpu": {"limit": 0.5}}}, {"gpu": 0.5}),
-        ({"resources": {"gpu": {"limit": 0}, "cpu": {"limit": -1}}}, {"gpu": 0}),
-        ({"resources": {"gpu": {"quota": 4}}}, {}),
-        ({"resources": None}, {}),
+        ({"resources": {"cpu": {"limit": 1500}, "memory": {"limit": 9}}}, {"cpu": 1.5, "memory": 9e6}),
+        ({"resources": {"gpu": {"limit": 0}, "cpu": {"limit": -1}, "memory": {"quota": 4}}}, {"gpu": 0}),
         (None, {}),
     ],
 )
@@ -226,3 +222,4 @@ def test_gang_has_the_objects_that_kai_accepted() -> None:
     (job,) = life.api.of_kind("Job")
     assert {each["kind"]: subset(each, ACCEPTED[each["kind"]]) for each in (made, group, job)} == ACCEPTED
     assert (made["spec"], group["spec"]) == (ACCEPTED["Queue"]["spec"], ACCEPTED["PodGroup"]["spec"])
+    assert job["metadata"]["annotations"]["kai.scheduler/skip-podgrouper"] == "true"

@@ -11,12 +11,10 @@ import pytest
 from local.home import CHECKOUT
 from local.nodes import dockerfile
 from tests.unit.operator.made import (
-    CLUSTER,
     DIGEST,
     TOOLS,
     affinity_allows,
     attempt_spec,
-    claims,
     container,
     env,
     flag,
@@ -107,6 +105,13 @@ def test_command_args_and_env_reach_the_worker() -> None:
     assert env(asked)["A"] == "1"
     secret = {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
     assert env({"env": [secret]})["S"] == secret["valueFrom"]
+    references: dict[str, dict[str, Any]] = {
+        "configMapKeyRef": {"name": "c", "key": "k", "optional": True},
+        "fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"},
+        "resourceFieldRef": {"containerName": "x", "resource": "limits.cpu", "divisor": 1},
+    }
+    for kind, reference in references.items():
+        assert env({"env": [{"name": "R", "valueFrom": {kind: reference}}]})["R"] == {kind: reference}
     # What the controller counts by, nobody changes.
     assert env({"env": [{"name": n.ENV_ATTEMPT, "value": "9"}]})[n.ENV_ATTEMPT] == "0"
 
@@ -218,29 +223,23 @@ def test_workspace_tools_run_as_user_of_worker() -> None:
     assert pod(sent, below)["spec"]["initContainers"][0]["securityContext"]["runAsUser"] == 7
 
 
+HOME = {"name": n.WORKER_CONTAINER, "env": [{"name": "HOME", "value": "/queue"}]}
+
+
 @pytest.mark.parametrize(
     ("template", "found"),
     [
-        (
-            {"securityContext": {"runAsUser": 10001}},
-            {"HOME": "/tmp", "USER": "trainer", "LOGNAME": "trainer"},
-        ),
-        ({"securityContext": {"runAsUser": 0}}, {}),
-        ({}, {}),
+        ({"securityContext": {"runAsUser": 10001}}, ["/tmp", "trainer", "trainer"]),
+        ({"securityContext": {"runAsUser": 7}, "containers": [HOME]}, ["/queue", "trainer", "trainer"]),
+        ({"securityContext": {"runAsUser": 0}}, [None] * 3),
+        ({}, [None] * 3),
     ],
 )
-def test_worker_with_numeric_user_has_home_and_name(template: dict[str, Any], found: dict[str, str]) -> None:
-    names = ("HOME", "USER", "LOGNAME")
-    assert {
-        name: value for name, value in env({}, {"podTemplate.spec": template}).items() if name in names
-    } == found
-
-
-def test_worker_home_in_env_is_kept() -> None:
-    own = {"name": n.WORKER_CONTAINER, "env": [{"name": "HOME", "value": "/queue"}]}
-    below = {"podTemplate.spec": {"securityContext": {"runAsUser": 7}, "containers": [own]}}
-    assert env({}, below)["HOME"] == "/queue"
-    assert env({"env": [{"name": "HOME", "value": "/job"}]}, below)["HOME"] == "/job"
+def test_worker_with_numeric_user_has_home_and_name(
+    template: dict[str, Any], found: list[str | None]
+) -> None:
+    variables = env({}, {"podTemplate.spec": template})
+    assert [variables.get(name) for name in ("HOME", "USER", "LOGNAME")] == found
 
 
 def test_distributed_fields_set_flags_and_env() -> None:
@@ -276,17 +275,6 @@ def test_elastic_job_has_range_of_nodes() -> None:
     assert env()["TRAINYARD_EXPECTED_NODES"] == "2"
     (fixed,) = build_jobs(attempt_spec())
     assert "successPolicy" not in fixed["spec"]
-
-
-def test_persist_checkpoints_claim_has_no_owner() -> None:
-    asked = {"storage.checkpoints.enabled": True, "storage.checkpoints.size": "1Gi"}
-    (claim,) = claims({**ONE, "persistCheckpoints": True}, asked).values()
-    assert "ownerReferences" not in claim["metadata"]
-    assert claim["metadata"]["labels"][n.LABEL_JOB] == "vit"
-
-
-def test_override_of_gpus_changes_the_size() -> None:
-    assert attempt_spec({"overrides.nodeResources.gpus": 4}).size.nodes == 4
 
 
 def test_overrides_merge_objects_and_replace_lists() -> None:
@@ -349,9 +337,3 @@ def test_grace_period_follows_timeout_of_torchrun() -> None:
     assert pod()["spec"]["terminationGracePeriodSeconds"] == 45
     reported = {"env": [{"name": "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "value": "300"}]}
     assert pod(reported)["spec"]["terminationGracePeriodSeconds"] == 315
-
-
-def test_claim_without_class_has_default_class() -> None:
-    shared = dataclasses.replace(CLUSTER, default_class="efs")
-    asked = {"storage.checkpoints.enabled": True, "storage.checkpoints.size": "1Gi"}
-    assert attempt_spec({}, asked, shared).storage.claims[0].access_mode == "ReadWriteMany"

@@ -219,18 +219,6 @@ def test_claim_missing_delays_the_job() -> None:
     life.run()
 
 
-def test_name_taken_delays_the_job() -> None:
-    life = Life()
-    life.api.create({"kind": "Service", "metadata": {"name": "vit", "namespace": "team"}, "spec": {"a": 1}})
-    life.reconcile()
-    assert life.state == ("Pending", "NameTaken")
-    assert life.requeue_after == POLL_SECONDS
-    assert life.api.objects["Service", "vit"]["spec"] == {"a": 1}
-    assert life.names("Job") == []
-    del life.api.objects["Service", "vit"]
-    life.run()
-
-
 def test_rendezvous_without_endpoint_is_substituted() -> None:
     life = Life({"distributed": {"rdzvBackend": "etcd-v2"}}).run()
     assert life.condition(n.RENDEZVOUS_SUBSTITUTED) == ("True", "NoEndpoint")
@@ -419,18 +407,6 @@ def test_sync_while_running_annotates_the_pods(url: str) -> None:
 # --- invalid edits
 
 
-@pytest.mark.parametrize("edit", [
-    {"ttlSecondsAfterFinished": 2_000_000_000},
-    {"activeDeadlineSeconds": 2_000_000_000},
-    {"workspace": {"digest": DIGEST, "sizeBytes": 20_000_000_000}},
-])  # fmt: skip
-def test_large_numbers_do_not_stop_running_workers(edit: dict[str, Any]) -> None:
-    life = Life().run()
-    life.edit(**edit)
-    assert (life.status["phase"], life.condition(n.ACCEPTED)[0]) == ("Running", "True")
-    assert len(life.api.workers()) == 2
-
-
 @pytest.mark.parametrize("wrong", WRONG)
 def test_invalid_edit_does_not_end_a_started_job(wrong: dict[str, Any]) -> None:
     life = Life().run()
@@ -488,6 +464,12 @@ def test_corrected_edit_of_a_suspended_job_is_unknown() -> None:
     for edit, accepted in expected:
         life.edit(**edit)
         assert life.condition(n.ACCEPTED) == accepted
+
+
+def test_refusal_keeps_a_finished_status() -> None:
+    life = Life(SMALL).run()
+    life.succeed()
+    assert reject_request(life.job, "exceeded quota", life.api.now) == ReconcilePlan()
 
 
 def test_refusal_is_not_reported_of_a_suspended_job() -> None:

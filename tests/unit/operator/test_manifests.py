@@ -100,13 +100,6 @@ def test_role_rules_name_resources_and_verbs_once(role: dict[str, Any]) -> None:
         assert "*" not in group
 
 
-def test_role_each_rule_has_its_reason() -> None:
-    lines = shipped()["config/rbac/role.yaml"].splitlines()
-    rules = [number for number, line in enumerate(lines) if line.startswith("  - {apiGroups")]
-    assert len(rules) == sum(len(role["rules"]) for role in ROLES)
-    assert all(lines[number - 1].startswith("  # ") for number in rules)
-
-
 def test_controller_role_cannot_gain_permissions() -> None:
     """A subject that reads Secrets, runs commands in pods or writes roles gets the permissions of others."""
     resources = {resource for _, resource, _ in granted(controller_rules())}

@@ -9,7 +9,7 @@ import pytest
 
 from launcher.manifests import mark, stamp
 from tests.unit.operator.life import ELASTIC, TWO, Pooled
-from tests.unit.operator.made import CLUSTER, DIGEST
+from tests.unit.operator.made import CLUSTER
 from tests.unit.operator.pool import GPU, POOL, PoolApi
 from trainyard.k8s import names
 from trainyard.operator import names as n
@@ -551,13 +551,6 @@ def test_events_alone_delete_no_node_claim() -> None:
     assert after(life) == IMPOSSIBLE
     assert life.api.claims == own
     assert own
-
-
-def test_workspace_can_be_sent_in_the_wait_for_nodes() -> None:
-    life = Pooled({"workspace": {"digest": DIGEST, "sizeBytes": 3}})
-    life.reconcile()
-    assert "vit-sync-0" in life.names("Pod")
-    assert life.names("Service") == ["vit"]
 
 
 def test_clock_set_back_prolongs_nothing() -> None:

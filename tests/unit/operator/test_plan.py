@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.unit.launcher.api_server import FakeApi
-from tests.unit.operator.life import Life
 from tests.unit.operator.staged import JOB, NOW, QUEUE, Mortal, stage
 from trainyard.operator import names as n
 from trainyard.operator.context import Condition, merge_conditions
@@ -73,16 +72,3 @@ def test_conditions_in_another_order_are_no_change() -> None:
     assert merge_conditions(before, so(n.ACCEPTED), 1, NOW + 60) == before
     other = merge_conditions(before, [Condition(type=n.ACCEPTED, status=False, reason="No")], 1, NOW + 60)
     assert types(other) == list(n.JOB_CONDITIONS)
-
-
-def test_running_job_with_another_order_is_not_written() -> None:
-    life = Life().run()
-    item = life.api.objects[n.JOB_KIND, "vit"]
-    item["status"]["conditions"].reverse()
-    assert life.reconcile() == 0
-    reported = types(life.status["conditions"])
-    life.succeed()
-    assert life.status["phase"] == "Succeeded"
-    ended = types(life.status["conditions"])
-    assert set(reported) < set(ended)
-    assert ended == [each for each in n.JOB_CONDITIONS if each in ended]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.launcher.api_server import FakeApi
-from tests.unit.launcher.conftest import made_for
 from tests.unit.operator.staged import (
     ATTEMPT,
     JOB,
@@ -316,16 +315,3 @@ def test_only_events_of_karpenter_count(api: FakeApi) -> None:
         settle(Mortal(api))
         assert reason(api) == reported
     assert placeholder_names(api) == []
-
-
-def test_unneeded_nodes_are_released(api: FakeApi) -> None:
-    pooled(api)
-    settle(Mortal(api))
-    labels = {names.LABEL_NODEPOOL: "p5"}
-    meta = {"name": "p5-1", "labels": labels, "creationTimestamp": "2027-01-15T08:10:00Z"}
-    api.put(f"{CLAIMS}/p5-1", {"metadata": meta, "spec": made_for("torchrun.vit", "team")})
-    later = reconciler(api, NOW + 1200)
-    later.reconcile_job("team", "vit")
-    assert reason(api) == n.REASON_INSUFFICIENT_CAPACITY
-    assert (api.names(CLAIMS), placeholder_names(api)) == ([], [])
-    assert (later.reconcile_job("team", "vit") or 0) > 100, "a pause reads seldom"

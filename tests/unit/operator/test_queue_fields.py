@@ -30,31 +30,12 @@ from trainyard.operator.children import (
     build_worker,
     gpu_terms,
 )
-from trainyard.operator.gang import build_kai_queue, build_pod_group
 from trainyard.operator.names import archive_prefix
 from trainyard.operator.resources import InvalidJob, VolumeMissing
 
 pytestmark = pytest.mark.unit
 
 ONE = {"numGPUs": 8}
-
-
-def test_kai_queue_is_in_pods_and_pod_group() -> None:
-    asked = {"kaiQueue": "team-a", "scheduling.scheduler": "kai-scheduler"}
-    assert pod({}, asked)["metadata"]["labels"][n.LABEL_KAI_QUEUE] == "team-a"
-    assert build_pod_group(attempt_spec({}, asked))["spec"]["queue"] == "team-a"
-    assert n.LABEL_KAI_QUEUE not in pod()["metadata"]["labels"]
-    without = attempt_spec({}, {"scheduling.scheduler": "kai-scheduler"})
-    assert build_pod_group(without)["spec"]["queue"] == "default-queue"
-
-
-def test_build_kai_queue_has_its_parent() -> None:
-    made = build_kai_queue("team-a", "org", "team", "research")
-    assert made["spec"]["parentQueue"] == "org"
-    assert "ownerReferences" not in made["metadata"]
-    assert made["metadata"]["labels"][n.LABEL_QUEUE_NAMESPACE] == "team"
-    assert "namespace" not in made["metadata"]
-    assert made["spec"]["resources"]["gpu"]["limit"] == -1  # 0, or nothing, would be none at all
 
 
 def test_node_resources_are_requests_and_limits() -> None:
@@ -355,20 +336,6 @@ def test_scheduling_fields_reach_the_pod() -> None:
     own = pod({}, {"scheduling.tolerations": [patient]})["spec"]["tolerations"]
     assert [each["key"] for each in own] == ["node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"]
     assert "schedulerName" not in pod()["spec"]
-
-
-def test_pod_group_exists_with_kai_scheduler() -> None:
-    made = attempt_spec(
-        {}, {"scheduling.scheduler": "kai-scheduler", "scheduling.priorityClassName": "train"}, attempt=2
-    )
-    group = build_pod_group(made)
-    assert group["metadata"]["name"] == "vit-2"
-    assert (group["spec"]["minMember"], group["spec"]["priorityClassName"]) == (2, "train")
-    (job,) = build_jobs(made)
-    for meta in (job["metadata"], job["spec"]["template"]["metadata"]):
-        assert meta["annotations"]["kai.scheduler/skip-podgrouper"] == "true"
-    assert job["spec"]["template"]["metadata"]["annotations"]["pod-group-name"] == "vit-2"
-    assert "pod-group-name" not in pod()["metadata"]["annotations"]
 
 
 def test_networking_fields_reach_the_worker() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 from typing import Any
 
@@ -327,22 +326,6 @@ def test_missing_permission_is_reported_until_it_is_given(api: FakeApi, path: st
     api.refused = set()
     settle(objects)
     assert phase(api) == n.PHASE_PROVISIONING
-
-
-def test_missing_permission_keeps_a_finished_status(api: FakeApi) -> None:
-    stage(api)
-    api.objects[JOB]["spec"]["maxRestarts"] = 0
-    settle(Mortal(api))
-    workers(api, "Failed", exit_code=7)
-    api.objects[ATTEMPT]["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
-    settle(Mortal(api))
-    ended = copy.deepcopy(api.objects[JOB]["status"])
-    assert (ended["phase"], ended["exitCode"]) == (n.PHASE_FAILED, 7)
-    api.refused = {("GET", f"/api/v1{TEAM}/services")}
-    objects = Mortal(api)
-    with pytest.raises(ApiError, match="403"):
-        reconciler(objects).reconcile_job("team", "vit")
-    assert (api.objects[JOB]["status"], objects.writes) == (ended, 0)
 
 
 # --- kills

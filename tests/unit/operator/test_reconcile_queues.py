@@ -17,7 +17,6 @@ from tests.unit.operator.staged import (
     QUEUE,
     TEAM,
     Mortal,
-    index_of,
     install_kai,
     phase,
     settle_queue,
@@ -25,7 +24,6 @@ from tests.unit.operator.staged import (
     thing,
 )
 from trainyard.k8s.client import ApiError
-from trainyard.k8s.objects import Objects
 from trainyard.operator import names as n
 from trainyard.operator.cluster_reader import ClusterReader
 from trainyard.operator.reconciler import Reconciler
@@ -36,6 +34,7 @@ def test_queue_is_ready_after_a_dry_run(api: FakeApi) -> None:
     assert settle_queue(api)[n.READY][0] == "True"
     assert api.names(PODS) == []
     assert api.objects[QUEUE]["status"]["jobs"] == {"active": 0, "pending": 1}
+    assert not [path for _, path, _ in api.requests if path.endswith("/torchrunjobs")], "its index has them"
     api.refused = {("POST", PODS)}
     reported = settle_queue(api)
     assert (reported[n.READY][0], reported[n.POD_TEMPLATE_VALID][0]) == ("False", "False")
@@ -85,16 +84,14 @@ def test_kai_queue_is_deleted_after_all_its_gangs(api: FakeApi) -> None:
     assert f"{KAI}/queues/gpu" in api.objects
     item = api.objects[QUEUE]
     api.put(QUEUE, {**item, "metadata": {**item["metadata"], "deletionTimestamp": "2026-11-22T11:00:00Z"}})
-    reported = settle_queue(api)[n.READY]
-    assert reported[0] == "False"
-    assert "queue gpu of KAI Scheduler is in use: PodGroup team/vit-0." in reported[1]
-    assert f"{KAI}/queues/gpu" in api.objects
     gang = api.objects[f"{KAI_GANGS}{TEAM}/podgroups/vit-0"]
     api.remove(f"{KAI_GANGS}{TEAM}/podgroups/vit-0")
     elsewhere = f"{KAI_GANGS}/namespaces/other/podgroups/bert-0"
     # Not of a job of ours, and so without its label.
     api.put(elsewhere, {**gang, "metadata": {"name": "bert-0", "namespace": "other"}})
-    settle_queue(api)
+    reported = settle_queue(api)[n.READY]
+    assert reported[0] == "False"
+    assert "queue gpu of KAI Scheduler is in use: PodGroup other/bert-0." in reported[1]
     assert f"{KAI}/queues/gpu" in api.objects
     api.remove(elsewhere)
     below = thing(f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}", "Queue", "below", {"parentQueue": "gpu"})
@@ -117,16 +114,6 @@ def test_missing_permission_is_reported_by_the_queue(api: FakeApi) -> None:
         )
     (condition,) = api.objects[QUEUE]["status"]["conditions"]
     assert (condition["type"], condition["reason"]) == (n.READY, n.REASON_REFUSED)
-
-
-def test_queue_with_an_index_counts_its_jobs_without_a_list(api: FakeApi) -> None:
-    stage(api)
-    objects = Objects(api.client(), n.FIELD_MANAGER)
-    reader = ClusterReader(objects, "tools@sha256:1")
-    reconciler = Reconciler(objects, reader, now=lambda: NOW, index=index_of(api))
-    reconciler.reconcile_queue("team", "h100")
-    assert api.objects[QUEUE]["status"]["jobs"] == {"active": 0, "pending": 1}
-    assert not [path for _, path, _ in api.requests if path.endswith("/torchrunjobs")]
 
 
 def reconciler(api: FakeApi) -> Reconciler:
@@ -158,17 +145,3 @@ def test_new_parent_is_seen_at_the_next_reconcile(api: FakeApi) -> None:
     assert ready() == n.REASON_PARENT_QUEUE_NOT_FOUND
     put_queue(api, "org", {})
     assert ready() == "Created"
-
-
-def test_limit_changed_since_the_read_is_reported(api: FakeApi) -> None:
-    stage(api)
-    install_kai(api)
-    api.objects[QUEUE]["spec"] |= {"scheduling": {"scheduler": n.KAI_SCHEDULER}, "kaiQueue": "gpu"}
-    put_queue(api, "gpu", {"resources": {"gpu": {"limit": 16}}})
-    controller = reconciler(api)
-    controller.reconcile_queue("team", "h100")  # what it knows is of now
-    put_queue(api, "gpu", {"resources": {"gpu": {"limit": 8}}})
-    api.objects[JOB]["spec"]["numGPUs"] = 32
-    controller.reconcile_job("team", "vit")
-    assert api.objects[JOB]["status"]["reason"] == n.REASON_KAI_QUEUE_LIMIT
-    assert "queue gpu is 8 GPUs (" in api.objects[JOB]["status"]["message"]

@@ -11,9 +11,8 @@ import pytest
 from launcher.manifests import stamp
 from tests.unit.operator.api import Crash
 from tests.unit.operator.life import Life
-from tests.unit.operator.made import CLUSTER, attempt_spec
+from tests.unit.operator.made import CLUSTER
 from trainyard.operator import names as n
-from trainyard.operator.children import build_jobs
 from trainyard.operator.observe import KaiQueue
 from trainyard.operator.plan import POLL_SECONDS
 
@@ -204,15 +203,6 @@ def test_elastic_job_per_node_resumes_no_job_after_success() -> None:
     assert [name for _, name in life.api.ran] == ["vit-0"]
 
 
-def test_success_policy_is_set_on_a_job_for_all_nodes_only() -> None:
-    elastic = {"numGPUs": 32, "elastic": {"minNodes": 2, "maxNodes": 4}}
-    (one,) = build_jobs(attempt_spec(elastic))
-    assert one["spec"]["successPolicy"] == {"rules": [{"succeededCount": 2}]}
-    assert not any(
-        "successPolicy" in each["spec"] for each in build_jobs(attempt_spec(elastic, OF_EACH_NODE))
-    )
-
-
 @pytest.mark.parametrize("of_queue", [OF_EACH_NODE, {}])
 def test_failed_worker_ends_an_attempt_with_enough_successes(of_queue: dict[str, Any]) -> None:
     life = Life({"numGPUs": 24, "elastic": {"minNodes": 2, "maxNodes": 3}}, of_queue).run()
@@ -244,15 +234,6 @@ def test_lost_worker_is_noticed_before_its_job_fails() -> None:
     assert (plan.status["phase"], plan.status["attempt"]) == ("Restarting", 1)
     assert f"worker {lost['metadata']['name']} on node n" in plan.status["message"]
     assert plan.deletions == ()  # the next plan deletes its Job, after the status has the end
-
-
-def test_deleting_batch_job_ends_its_attempt() -> None:
-    life = Life().run()
-    children = life.api.list("Service", "Job", "Pod")
-    next(each for each in children if each["kind"] == "Job")["metadata"]["deletionTimestamp"] = "now"
-    plan = life.plan(children)
-    assert plan.status is not None
-    assert plan.status["message"] == "Job vit-0 was deleted; restart 1 of 3"
 
 
 def test_batch_job_with_a_failed_worker_is_kept_for_logs() -> None:

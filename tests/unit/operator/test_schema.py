@@ -10,7 +10,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.torchrun_manifests import SEED, manifest
 from tests.unit.components.crd import closed
 from trainyard.operator import names as n
 from trainyard.operator.api.crd import definitions
@@ -112,28 +111,6 @@ def problems(body: dict[str, Any]) -> list[str]:
     return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(body)]
 
 
-@pytest.mark.parametrize("body", SEED, ids=lambda body: body["metadata"]["name"])
-def test_schema_required_manifests_are_valid(body: dict[str, Any]) -> None:
-    assert problems(body) == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"numGpus": 8}, "$.spec: Additional properties are not allowed ('numGpus' was unexpected)"),
-        ({"numGPUs": "8"}, "$.spec.numGPUs: '8' is not of type 'integer'"),
-        (
-            {"overrides.storage.scratch": {}},
-            "$.spec.overrides.storage: Additional properties are not allowed",
-        ),
-        ({"command": None}, "$.spec: 'command' is a required property"),
-    ],
-)
-def test_schema_invalid_manifest_has_an_error(changes: dict[str, Any], message: str) -> None:
-    (problem,) = problems(manifest(n.JOB_KIND, "a", changes))
-    assert problem.startswith(message)
-
-
 def test_names_of_longest_job_fit() -> None:
     """Pods of an Indexed Job get its name, their index and five characters; host names are labels (63 characters)."""
     longest = "j" * n.JOB_NAME_MAX_LENGTH
@@ -141,11 +118,3 @@ def test_names_of_longest_job_fit() -> None:
     made = [f"{attempt}-{MAX_NODES - 1}-abcde", n.claim_name(longest, "workspace", MAX_NODES - 1)]
     made += [n.claim_name(longest, "datasets"), n.claim_name(longest, "checkpoints"), n.sync_pod(longest)]
     assert max(map(len, made)) <= 63
-
-
-def test_names_of_claims_and_pods_are_as_documented() -> None:
-    assert [n.claim_name("j", "workspace"), n.claim_name("j", "workspace", 2)] == [
-        "j-workspace",
-        "j-workspace-2",
-    ]
-    assert (n.sync_pod("j"), n.attempt_name("j", 3)) == ("j-sync-0", "j-3")

@@ -156,12 +156,6 @@ def test_missing_class_delays_the_job(volume: str) -> None:
     assert modes(life.api) == {f"vit-{volume}": ["ReadWriteMany"]}
 
 
-def test_missing_class_of_an_override_delays_the_job() -> None:
-    late = {"storage": {"workspace": {"storageClass": "late"}}}
-    life = Life({**SMALL, "overrides": late}, OWN).begin()
-    assert life.state == ("Pending", "StorageClassNotFound")
-
-
 def test_class_of_manual_volumes_need_not_exist() -> None:
     """https://kubernetes.io/docs/tasks/configure-pod-container/configure-persistent-volume-storage/ has such ones."""
     life = Life({"numGPUs": 16}, checkpoints(storageClass="manual", accessMode="ReadWriteMany")).run()

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.manifests import stamp
 from launcher.observe import PATIENCE_SECONDS
-from tests.unit.operator.api import Crash, sync_pod_status
+from tests.unit.operator.api import sync_pod_status
 from tests.unit.operator.life import Life, Pooled
 from tests.unit.operator.made import CLUSTER, DIGEST, job
 from trainyard.operator import names as n
@@ -81,28 +81,13 @@ def test_suspended_job_keeps_its_sync_pod() -> None:
     assert uid(life) == before
 
 
-def test_crash_at_every_write_leaves_one_sync_pod() -> None:
-    for last in range(4):
-        life = Life(SENT).run()
-        life.api.now += PATIENCE_SECONDS
-        life.api.objects[SYNC]["status"] = EVICTED
-        life.api.crash_after(last)
-        for _ in range(2):
-            try:
-                life.reconcile()
-            except Crash:
-                life.api.settle()
-        assert life.api.objects[SYNC]["status"] == sync_pod_status(ready=True)
-        assert life.status["phase"] == "Running"
-
-
 def test_job_without_its_workspace_holds_no_node() -> None:
     for life in (Life(SENT), Pooled(SENT)):
         life.api.sends = False
         life.reconcile()
         assert life.state == ("Pending", n.REASON_WAITING_FOR_WORKSPACE)
         assert "kubectl torchrun sync vit" in life.message
-        assert (life.names("Pod"), life.names("Job")) == ([SYNC[1]], [])
+        assert (life.names("Pod"), life.names("Service"), life.names("Job")) == ([SYNC[1]], ["vit"], [])
         life.api.objects[SYNC]["status"] = sync_pod_status(ready=True)
         life.reconcile()
         assert life.status["reason"] in (n.REASON_WAITING_FOR_NODES, n.REASON_STARTING)
@@ -128,13 +113,6 @@ def test_abandoned_upload_ends_the_job_and_leaves_nothing(key: str) -> None:
     assert (life.names("Pod"), life.names("Job")) == ([], [])
 
 
-def test_sync_pod_of_a_job_that_has_started_never_gives_up() -> None:
-    life = Life(SENT).run()
-    lose_sync_pod(life)
-    life.reconcile()
-    assert "--give-up-seconds" not in life.api.objects[SYNC]["spec"]["containers"][0]["command"]
-
-
 def test_restart_after_a_lost_workspace_waits_without_nodes() -> None:
     life = Life(SENT).run()
     lose_sync_pod(life)
@@ -142,6 +120,8 @@ def test_restart_after_a_lost_workspace_waits_without_nodes() -> None:
     assert life.state == ("Restarting", n.REASON_WAITING_FOR_WORKSPACE)
     assert "kubectl torchrun sync vit" in life.message
     assert (life.names("Pod"), life.names("Job")) == ([SYNC[1]], [])
+    # Only a pod of a job that has never started gives up.
+    assert "--give-up-seconds" not in life.api.objects[SYNC]["spec"]["containers"][0]["command"]
     life.api.objects[SYNC]["status"] = sync_pod_status(ready=True)
     life.run()
     assert life.status["restarts"] == 1
@@ -231,11 +211,3 @@ def test_sync_pod_that_does_not_start_is_reported() -> None:
     pass_time(life)
     assert life.status["reason"] == n.REASON_WAITING_FOR_WORKSPACE
     assert "vit-sync-0, which receives the workspace, can't get image own/tools:1" in life.message
-
-
-def test_workspace_in_a_bucket_is_not_sent_to_a_pod() -> None:
-    life = Life({"workspace": {**SENT["workspace"], "url": "s3://own/w/a"}}).begin()
-    for name in life.names("Pod"):
-        life.api.objects["Pod", name]["status"] = {"phase": "Pending", "initContainerStatuses": [FETCHING]}
-    life.wait(60)
-    assert life.message == "0 of 2 workers are ready"
