@@ -1,25 +1,28 @@
 """Seeded lives of a job with random events: the same promises hold whatever happens, and wherever the controller stops.
 
-`World` runs plans on a small API server. Before any write the controller may be killed, and a reconcile may be given
-what was true some time ago.
+`World` runs plans on a small API server, `Pooled` on one with a Karpenter pool. Before any write the controller may be
+killed, and a reconcile may be given what was true some time ago.
 """
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
+from launcher.observe import Observation
 from tests.unit.operator.api import Api, Crash, copied
 from tests.unit.operator.made import CLUSTER, DIGEST, job, queue
+from tests.unit.operator.pool import POOL, PoolApi
 from trainyard.operator import names as n
 from trainyard.operator.attempt import BACKOFF_MAX_SECONDS
 from trainyard.operator.context import build_context
+from trainyard.operator.nodes import DEADLINE_SECONDS, pool_to_count
 from trainyard.operator.plan import ReconcilePlan
 from trainyard.operator.reconciler import plan_job
 
@@ -32,12 +35,13 @@ VOLUMES = {
     "storage.checkpoints": {"enabled": True, "size": "1Gi", "retain": True, "storageClass": "fsx"},
 }
 QUEUES: list[dict[str, Any]] = [{}, VOLUMES, {**VOLUMES, "scheduling.scheduler": "kai-scheduler"}]
+SENT = {"workspace": {"digest": DIGEST, "sizeBytes": 3}}
 JOBS: list[dict[str, Any]] = [
     {"numGPUs": 8},
     {"numGPUs": 16, "numNodes": 2},
     {"numGPUs": 32, "elastic": {"minNodes": 2, "maxNodes": 4}},
     {"numGPUs": 32, "elastic": {"minNodes": 1, "maxNodes": 4}},
-    {"numGPUs": 16, "workspace": {"digest": DIGEST, "sizeBytes": 3}},
+    {"numGPUs": 16, **SENT},
     {"numGPUs": 16, "activeDeadlineSeconds": 400},
 ]
 
@@ -48,6 +52,14 @@ def attempt_of(item: dict[str, Any]) -> str:
 
 class World:
     """A job, its queue, and what happens to them. Every promise is checked at every step."""
+
+    happenings: Sequence[str] = (
+        "workers_run", "workers_end_well", "a_worker_ends_well", *["a_worker_fails"] * 2, "a_node_is_lost",
+        "nodes_are_removed", "a_machine_comes", "the_job_controller_takes_its_time", "the_job_controller_works",
+        "suspend", "resume", "queue_goes", "queue_comes", "queue_gets_another_image", "resize", "sync",
+        "a_child_is_deleted", "time_passes", "time_to_live_is_given", *["it_looks"] * 10, *["it_is_killed"] * 3,
+        *["it_sees_what_was"] * 3,
+    )  # fmt: skip
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)  # noqa: S311
@@ -60,7 +72,6 @@ class World:
         made = job({**self.chance.choice(JOBS), "maxRestarts": self.most_restarts})
         made["metadata"]["namespace"] = "team"
         self.api.create(made)
-        self.uid = self.api.objects[n.JOB_KIND, "vit"]["metadata"]["uid"]
         self.old: deque[tuple[Any, ...]] = deque(maxlen=30)
         self.final = ""
         self.ran_at_the_end = 0
@@ -171,7 +182,7 @@ class World:
     # --- what happens
 
     def happen(self) -> None:
-        getattr(self, self.chance.choice(HAPPENINGS))()
+        getattr(self, self.chance.choice(self.happenings))()
         self.api.settle()
         self.check()
 
@@ -278,15 +289,6 @@ class World:
             self.reconcile(self.chance.choice(self.old))
 
 
-HAPPENINGS = [
-    "workers_run", "workers_end_well", "a_worker_ends_well", *["a_worker_fails"] * 2, "a_node_is_lost",
-    "nodes_are_removed", "a_machine_comes", "the_job_controller_takes_its_time", "the_job_controller_works",
-    "suspend", "resume", "queue_goes", "queue_comes", "queue_gets_another_image",
-    "resize", "sync", "a_child_is_deleted", "time_passes",
-    "time_to_live_is_given", *["it_looks"] * 10, *["it_is_killed"] * 3, *["it_sees_what_was"] * 3,
-]  # fmt: skip
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(4))
 def test_whatever_happens(part: int) -> None:
@@ -327,7 +329,7 @@ class Story(World):
         self.api = Api()
         self.queue = queue({**VOLUMES, "scheduling.scheduler": "kai-scheduler"})
         self.api.create(self.queue)
-        made = job({"numGPUs": 16, "workspace": {"digest": DIGEST, "sizeBytes": 3}})
+        made = job({"numGPUs": 16, **SENT})
         made["metadata"]["namespace"] = "team"
         self.api.create(made)
 
@@ -360,37 +362,218 @@ class Story(World):
         return {**shown, "left": left, "ran": [name for _, name in self.api.ran]}
 
 
-Lived = TypeVar("Lived", bound=World)
 STEPS = ("quiet", "workers_run", "a_worker_fails", "suspend", "resume", "workers_run", "workers_end_well")
-
-
-def check_kills(story: Lived, steps: Sequence[str], end: Callable[[Lived], dict[str, Any]]) -> Lived:
-    """Kill the controller before each write of the story: the end is that of the undisturbed one, which is returned.
-
-    A life with a kill begins with the step of that write.
-    """
-    before: list[Lived] = []
-    for step in steps:
-        before.append(copied(story))
-        getattr(story, step)()
-    expected, writes = end(story), story.api.written
-    for index, saved in enumerate(before):
-        first = len(saved.api.written)
-        last = len(before[index + 1].api.written) if index + 1 < len(before) else len(writes)
-        for kill_at in range(first, last):
-            killed = copied(saved)
-            killed.api.crash_at = kill_at
-            for step in steps[index:]:
-                getattr(killed, step)()
-            assert killed.api.crash_at is None
-            assert end(killed) == expected, (kill_at, writes[kill_at])
-    return story
 
 
 @pytest.mark.long
 def test_controller_killed_before_any_write_ends_the_same() -> None:
-    story = check_kills(Story(), STEPS, Story.end)
-    end = Story.end(story)
-    assert end["phase"] == "Succeeded"
-    assert (end["attempt"], end["restarts"]) == (2, 1)
-    assert len(story.api.written) > 25
+    """A life with a kill begins with the step of that write, and ends as the undisturbed one."""
+    story = Story()
+    before: list[Story] = []
+    for step in STEPS:
+        before.append(copied(story))
+        getattr(story, step)()
+    expected, writes = story.end(), story.api.written
+    assert (expected["phase"], expected["attempt"], expected["restarts"]) == ("Succeeded", 2, 1)
+    assert len(writes) > 25
+    for index, saved in enumerate(before):
+        later = before[index + 1].api.written if index + 1 < len(before) else writes
+        for kill_at in range(len(saved.api.written), len(later)):
+            killed = copied(saved)
+            killed.api.crash_at = kill_at
+            for step in STEPS[index:]:
+                getattr(killed, step)()
+            assert killed.api.crash_at is None
+            assert killed.end() == expected, (kill_at, writes[kill_at])
+
+
+# --- with a pool
+
+POOL_QUEUES: list[dict[str, Any]] = [{**each, "scheduling.pool": POOL} for each in QUEUES]
+# The minimum and the maximum of nodes, and the spec.
+POOL_JOBS: list[tuple[int, int, dict[str, Any]]] = [
+    (1, 1, {"numGPUs": 8}),
+    (2, 2, {"numGPUs": 16}),
+    (4, 4, {"numGPUs": 32}),
+    (2, 4, {"numGPUs": 32, "elastic": {"minNodes": 2, "maxNodes": 4}}),
+    (1, 3, {"numGPUs": 24, "elastic": {"minNodes": 1, "maxNodes": 3}, **SENT}),
+]
+STARTED = (n.PHASE_PROVISIONING, n.PHASE_RUNNING)
+
+
+class Pooled(World):
+    """A job in a queue with a pool: nodes come and go.
+
+    At every start the nodes are those that the job's placeholders hold and that can take a worker: of a fixed size
+    all of them, else at least as many as it needs. More placeholders than nodes are never there.
+
+    Attributes:
+        starts: The started attempts: the number of nodes of each, and of those with a placeholder.
+    """
+
+    happenings = (
+        "workers_run", "workers_end_well", "a_worker_fails", "a_node_is_lost", "nodes_are_removed", "suspend",
+        *["resume"] * 3, "queue_goes", *["queue_comes"] * 3, "a_child_is_deleted", "time_passes",
+        "a_machine_is_lost", "a_machine_is_cordoned", "a_machine_flaps", "machines_have_their_devices",
+        "somebody_else_comes", "somebody_else_goes", "more_can_be_bought", "the_pool_changes",
+        "the_deadline_comes", *["the_cluster_works"] * 16, *["it_looks"] * 16, *["it_is_killed"] * 3,
+        *["it_sees_what_was"] * 2,
+    )  # fmt: skip
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.api: PoolApi = PoolApi(limit=self.chance.choice([3, 4, 6]))
+        self.api.left = self.chance.choice([1, 3, 99])
+        self.queue = queue(self.chance.choice(POOL_QUEUES))
+        self.api.create(self.queue)
+        self.least, self.most, spec = self.chance.choice(POOL_JOBS)
+        self.most_restarts = max(BUDGETS)  # so that many attempts begin
+        made = job({**spec, "maxRestarts": self.most_restarts})
+        made["metadata"]["namespace"] = "team"
+        self.api.create(made)
+        self.starts: list[tuple[int, int]] = []
+        self.lagging: Observation | None = None
+
+    def seen(self) -> tuple[Any, ...] | None:
+        given = super().seen()
+        if given is None:
+            return None
+        fresh = self.api.observation()
+        lagging, self.lagging = self.lagging or fresh, fresh
+        return *given, lagging, fresh, self.api.nodes_of_placeholders()
+
+    def reconcile(self, seen: tuple[Any, ...] | None = None) -> ReconcilePlan | None:
+        given = seen or self.seen()
+        if given is None:
+            return None
+        self.old.append(given)
+        item, its_queue, children, now, lagging, fresh, held = given
+        ctx = build_context(item, its_queue, children, KAI, now)
+        pool = bool(pool_to_count(ctx))
+        # What is shared may be a second old.
+        older = Observation(**{**vars(lagging), "fresh": False, "now": now})
+        decision = plan_job(replace(ctx, pool=older if pool else None))
+        if decision.recount:
+            assert decision == ReconcilePlan(recount=True)
+            decision = plan_job(replace(ctx, pool=fresh))
+        assert not decision.recount
+        began = len(self.api.log)
+        with suppress(Crash):
+            self.api.apply(item, decision)
+        if "put" in self.api.log[began:]:
+            self._started(item.get("status", {}), decision.status or {}, held)
+            self.failures += "has no node after" in (decision.status or {}).get("message", "")
+        self.api.settle()
+        self.check()
+        return decision
+
+    def _started(self, before: dict[str, Any], after: dict[str, Any], held: int) -> None:
+        if after.get("phase") not in STARTED or before.get("phase") in STARTED:
+            return
+        nodes = after["nodes"]
+        self.starts.append((nodes, held))
+        assert self.least <= nodes <= self.most
+        assert nodes == min(held, self.most), f"{nodes} nodes, and {held} are held"
+
+    def check(self) -> None:
+        super().check()
+        assert len(self.api.placeholders()) <= self.most
+        assert self.api.limit is None or len(self.api.claims) <= self.api.limit
+
+    # --- what happens
+
+    def the_cluster_works(self) -> None:
+        self.api.turn()
+
+    def a_machine_flaps(self) -> None:
+        if self.api.nodes:
+            self.api.ready(self.chance.choice(sorted(self.api.nodes)), self.chance.random() < 0.6)
+
+    def a_machine_is_lost(self) -> None:
+        if self.api.nodes:
+            self.lose(self.chance.choice(sorted(self.api.nodes)))
+
+    def lose(self, name: str) -> None:
+        self.failures += any(n.LABEL_ATTEMPT in each["metadata"]["labels"] for each in self.api.pods_on(name))
+        self.api.lose(name)
+
+    def a_machine_is_cordoned(self) -> None:
+        for node in self.api.nodes.values():
+            node["spec"]["unschedulable"] = self.chance.random() < 0.1
+
+    def machines_have_their_devices(self) -> None:
+        for node in self.api.nodes.values():
+            node["status"]["allocatable"]["nvidia.com/gpu"] = self.chance.choice(["8"] * 9 + ["7"])
+
+    def somebody_else_comes(self) -> None:
+        if self.api.nodes and self.chance.random() < 0.3:
+            self.api.occupy(self.chance.choice(sorted(self.api.nodes)))
+
+    def somebody_else_goes(self) -> None:
+        self.api.others.clear()
+
+    def more_can_be_bought(self) -> None:
+        self.api.left = self.chance.choice([0, 1, 9])
+
+    def the_pool_changes(self) -> None:
+        self.api.limit = self.chance.choice([max(1, len(self.api.claims)), 6, None])
+        self.api.exists = self.chance.random() < 0.9
+
+    def the_deadline_comes(self) -> None:
+        self.api.now += self.chance.choice([59, 61, DEADLINE_SECONDS])
+
+    def succeeded_jobs(self) -> None:
+        """End all faults of the pool."""
+        self.api.exists, self.api.limit, self.api.left = True, 8, 99
+        self.api.others.clear()
+        for name in list(self.api.nodes):
+            self.lose(name)
+
+    def a_child_is_deleted(self) -> None:
+        names = self.api.placeholders()
+        if names and self.chance.random() < 0.5:
+            self.api.delete("Pod", self.chance.choice(names))
+        else:
+            super().a_child_is_deleted()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(4))
+def test_pool_with_random_faults_ends_every_job(part: int) -> None:
+    starts: list[tuple[int, int]] = []
+    for seed in range(part * 10, part * 10 + 10):
+        world = Pooled(seed)
+        try:
+            live(world)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        starts += world.starts
+    assert len(starts) > 15
+    assert {nodes for nodes, _ in starts} == {1, 2, 3, 4}
+
+
+def live(world: Pooled) -> None:
+    """Cause faults, then none. The job ends, its workers start together, and no objects remain."""
+    for _ in range(120):
+        world.happen()
+    world.nodes_are_removed()
+    world.queue_comes()
+    world.resume()
+    world.succeeded_jobs()
+    for _ in range(6):
+        world.quiet()
+        world.api.now += 300
+        for _ in range(4):
+            world.api.turn()
+            world.quiet()
+        if world.final:
+            break
+        assert all(each["spec"]["nodeName"] for each in world.api.workers()), (
+            "a gang of which some have no node"
+        )
+        world.workers_run()
+        world.quiet()
+        world.api.run_pods("Succeeded", exit_code=0)
+    world.quiet()
+    assert world.final, world.api.get(n.JOB_KIND, "vit")
+    assert world.api.placeholders() == []
