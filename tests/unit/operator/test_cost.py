@@ -11,7 +11,7 @@ from launcher.cost import Offering, Price, unknown
 from tests.unit.launcher.api_server import FakeApi
 from tests.unit.operator import made
 from tests.unit.operator.staged import JOB, NOW, Mortal, finish, phase
-from tests.unit.operator.test_pool_reader import NODES, buy, displace, placeholder_names, pooled
+from tests.unit.operator.test_cluster_reader import NODES, buy, displace, placeholder_names, pooled
 from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.api.status import fit_status

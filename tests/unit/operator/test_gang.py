@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.operator.life import Life, Pooled
+from tests.unit.operator.life import Life, Pooled, QueueLife
 from tests.unit.operator.made import CLUSTER, attempt_spec, queue
-from tests.unit.operator.queue_life import Life as QueueLife
 from trainyard.operator import names as n
 from trainyard.operator.api.status import fit_status
 from trainyard.operator.gang import (

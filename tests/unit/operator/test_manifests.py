@@ -1,4 +1,4 @@
-"""The committed files that install torchrun queues and jobs: definitions, roles, Deployment."""
+"""The committed files that install torchrun queues and jobs: definitions, roles, Deployment; and their page."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.api.crd import definitions
 from trainyard.operator.manifests import CHECKOUT, DEPLOYMENT, files, main
+from trainyard.operator.metrics import Metrics
 
 pytestmark = pytest.mark.unit
 
@@ -199,3 +200,37 @@ def test_network_policies_have_labels_and_ports_of_the_code() -> None:
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": n.CONTROLLER_NAMESPACE}}
     }
     assert scraping["spec"]["ingress"] == [{"from": [scrapers, controller], "ports": trainer}]
+
+
+# --- docs/torchrun.md
+
+PAGE = (CHECKOUT / "docs" / "torchrun.md").read_text()
+# Of condition CapacityAvailable, whose message counts nodes.
+CONDITIONS = {n.REASON_COUNTED}
+REASONS = {value for name, value in vars(n).items() if name.startswith("REASON_")} - CONDITIONS
+
+
+def test_each_reason_is_reported_with_what_to_do() -> None:
+    table, _, rest = PAGE.partition("## Phases and reasons")[2].partition("\n\n`kubectl get tj`")
+    reported = set(re.findall(r"`([A-Z][A-Za-z]+)`", table + rest)) | set(
+        re.findall(r"^\| ([A-Z]\w+) \| \|", table, re.M)
+    )
+    assert REASONS - reported == set()
+
+
+def test_the_page_has_each_metric_with_its_kind_and_labels() -> None:
+    metrics = Metrics()
+    metrics.count(dict, int)
+    for kind in (n.JOB_KIND, n.QUEUE_KIND):
+        with metrics.reconcile(kind):
+            pass
+    served = {
+        family.name + ("_total" if family.type == "counter" else ""): (
+            family.type,
+            {label for sample in family.samples for label in sample.labels} - {"le"},
+        )
+        for family in metrics._registry.collect()
+    }
+    row = re.compile(r"^\| `(trainyard_torchrun_\w+)` \| (\w+) \|([^|]*)\|", re.MULTILINE)
+    reported = {name: (kind, set(re.findall(r"\w+", labels))) for name, kind, labels in row.findall(PAGE)}
+    assert reported == served

@@ -28,7 +28,7 @@ from tests.unit.operator.staged import (
     thing,
     workers,
 )
-from tests.unit.operator.test_pool_reader import CLAIMS, pooled, reserve
+from tests.unit.operator.test_cluster_reader import CLAIMS, pooled, reserve
 from trainyard.k8s import names
 from trainyard.k8s.objects import Objects
 from trainyard.operator import names as n

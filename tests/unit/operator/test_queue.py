@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from tests.unit.operator.api import Crash
-from tests.unit.operator.life import Life as JobLife
+from tests.unit.operator.life import KAI, NAMED, Life, QueueLife
 from tests.unit.operator.made import CLUSTER, DIGEST, queue
-from tests.unit.operator.queue_life import KAI, NAMED, Life
 from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.observe import KaiQueue
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.unit
 
 
 def test_kai_queue_follows_the_finalizer_and_the_queue() -> None:
-    life = Life(NAMED)
+    life = QueueLife(NAMED)
     life.reconcile()
     assert life.kai == ["gpu"]
     order = life.api.written
@@ -56,7 +55,7 @@ def test_kai_queue_without_a_watch_is_polled() -> None:
 
 def test_kai_queue_after_a_crash_is_not_left_behind() -> None:
     for last in range(12):
-        life = Life(NAMED)
+        life = QueueLife(NAMED)
         life.api.crash_after(last)
         for action in ("make", "delete"):
             if action == "delete":
@@ -74,7 +73,7 @@ def test_kai_queue_after_a_crash_is_not_left_behind() -> None:
 def test_finalizer_set_by_the_user_is_removed_others_stay(
     changes: dict[str, Any] | None,
 ) -> None:
-    life = Life(changes)
+    life = QueueLife(changes)
     before = ["a/theirs"] if changes else [n.QUEUE_FINALIZER, "a/theirs"]
     life.api.objects[n.QUEUE_KIND, "research"]["metadata"]["finalizers"] = before
     life.reconcile()
@@ -86,7 +85,7 @@ def test_finalizer_set_by_the_user_is_removed_others_stay(
 
 
 def test_queue_without_kai_queue_has_no_finalizer() -> None:
-    life = Life()
+    life = QueueLife()
     life.reconcile()
     assert (life.kai, life.finalizers) == ([], [])
     assert life.condition(n.KAI_QUEUE_READY) == ("True", "NotRequested")
@@ -96,7 +95,7 @@ def test_queue_without_kai_queue_has_no_finalizer() -> None:
 
 
 def test_queue_without_kai_reports_it() -> None:
-    life = Life(NAMED)
+    life = QueueLife(NAMED)
     life.cluster = CLUSTER
     life.reconcile()
     assert life.condition(n.KAI_QUEUE_READY) == ("False", "SchedulerNotInstalled")
@@ -112,7 +111,7 @@ def test_queue_without_kai_reports_it() -> None:
 
 
 def test_kai_queue_of_others_is_used_and_kept() -> None:
-    life = Life(NAMED)
+    life = QueueLife(NAMED)
     theirs = {"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": {"name": "gpu"}, "spec": {}}
     life.api.create(theirs)
     life.reconcile()
@@ -125,7 +124,7 @@ def test_kai_queue_of_others_is_used_and_kept() -> None:
 
 
 def test_kai_queue_renamed_moves_and_parent_is_patched() -> None:
-    life = Life(NAMED)
+    life = QueueLife(NAMED)
     life.reconcile()
     life.api.edit(n.QUEUE_KIND, "research", parentKaiQueue="org")
     life.api.objects["Queue", "gpu"]["spec"]["resources"]["gpu"]["quota"] = 8
@@ -141,7 +140,7 @@ def test_kai_queue_renamed_moves_and_parent_is_patched() -> None:
 
 
 def test_missing_parent_is_reported_and_polled() -> None:
-    life = Life({**NAMED, "parentKaiQueue": "other"})
+    life = QueueLife({**NAMED, "parentKaiQueue": "other"})
     life.reconcile()
     assert life.api.objects["Queue", "gpu"]["spec"]["parentQueue"] == "other"
     assert life.condition(n.KAI_QUEUE_READY) == ("False", "ParentQueueNotFound")
@@ -171,7 +170,7 @@ def below(kind: str, name: str) -> dict[str, Any]:
     ],
 )
 def test_kai_queue_with_gangs_or_queues_stays(others: list[dict[str, Any]], left: str) -> None:
-    life = Life(NAMED)
+    life = QueueLife(NAMED)
     life.reconcile()
     life.others = [*others, below("Queue", "gpu")]
     life.api.edit(n.QUEUE_KIND, "research", kaiQueue="other")
@@ -189,7 +188,7 @@ def test_kai_queue_with_gangs_or_queues_stays(others: list[dict[str, Any]], left
 
 
 def test_kai_queues_of_one_owner_are_deleted_bottom_up() -> None:
-    life = Life(NAMED)
+    life = QueueLife(NAMED)
     life.reconcile()
     life.api.edit(n.QUEUE_KIND, "research", kaiQueue="low", parentKaiQueue="gpu")
     for _ in range(2):
@@ -208,7 +207,7 @@ def test_kai_queues_of_one_owner_are_deleted_bottom_up() -> None:
 
 
 def test_invalid_spec_deletes_nothing() -> None:
-    life = Life(NAMED)
+    life = QueueLife(NAMED)
     life.reconcile()
     life.api.edit(n.QUEUE_KIND, "research", image=5)
     life.reconcile()
@@ -218,7 +217,7 @@ def test_invalid_spec_deletes_nothing() -> None:
 
 
 def test_queue_status_counts_jobs_and_is_written_once() -> None:
-    life = Life()
+    life = QueueLife()
     life.phases = ["Running", "Provisioning", "Pending", "", "Restarting", "Suspended", "Succeeded", "Failed"]
     life.reconcile()
     item = life.api.get(n.QUEUE_KIND, "research")
@@ -245,7 +244,7 @@ FULL = 'pods "template-trial" is forbidden: exceeded quota: few, requested: pods
     ],
 )
 def test_dry_run_sets_the_condition_of_the_template(tried: str | None, shown: tuple[str, str]) -> None:
-    life = Life(tried=tried)
+    life = QueueLife(tried=tried)
     life.reconcile()
     assert life.condition(n.POD_TEMPLATE_VALID) == shown
     assert life.condition(n.READY)[0] == shown[0]
@@ -308,22 +307,22 @@ OF_A_JOB = {"labels": {"batch.kubernetes.io/job-name": "x"}}
     ],
 )
 def test_reserved_field_is_reported_with_its_path(template: dict[str, Any], error: str) -> None:
-    life = Life({**NAMED, "podTemplate": template})
+    life = QueueLife({**NAMED, "podTemplate": template})
     life.reconcile()
     assert life.condition(n.POD_TEMPLATE_VALID) == life.condition(n.READY) == ("False", "InvalidSpec")
     assert life.message(n.POD_TEMPLATE_VALID).startswith(f"spec.podTemplate.{error.format('spec')}")
     # The error does not stop the queue of KAI or jobs.
     assert life.kai == ["gpu"]
-    JobLife(None, {"podTemplate": template}).run()
+    Life(None, {"podTemplate": template}).run()
     # The template of a job is refused for the same error, but not for those of its queue.
     own = {"overrides": {"podTemplate": template}}
-    job = JobLife({**own, "workspace": {"digest": DIGEST, "sizeBytes": 3}})
+    job = Life({**own, "workspace": {"digest": DIGEST, "sizeBytes": 3}})
     job.reconcile()
     assert (job.status["phase"], job.status["reason"]) == ("Failed", "InvalidSpec")
     assert job.status["message"].startswith(f"spec.overrides.podTemplate.{error.format('spec.overrides')}")
-    JobLife({"overrides": {"podTemplate": {"spec": {"hostIPC": True}}}}, {"podTemplate": template}).run()
+    Life({"overrides": {"podTemplate": {"spec": {"hostIPC": True}}}}, {"podTemplate": template}).run()
     if '"workspace"' in error:
-        JobLife(own).run()
+        Life(own).run()
 
 
 def test_started_job_keeps_its_limits_with_a_refused_template(
@@ -333,7 +332,7 @@ def test_started_job_keeps_its_limits_with_a_refused_template(
     limits = {"jobDefaults": {"activeDeadlineSeconds": 1000, "maxRestarts": 1}}
     with monkeypatch.context() as before:
         before.setattr("trainyard.operator.api.resolve.check_pod_template", lambda *_, **__: [])
-        life = JobLife(own, limits).run()
+        life = Life(own, limits).run()
     life.api.run_pods("Failed", exit_code=1, only=0)
     for _ in range(3):
         life.reconcile()
@@ -354,6 +353,8 @@ def test_template_may_have_sidecars_and_other_labels() -> None:
     }
     labels = {n.LABEL_MANAGED_BY: "helm", "nottrainyard.dev/role": "warm"}
     template = {"spec": spec, "metadata": {"labels": labels}}
-    life = Life({"podTemplate": template, "scheduling": {"scheduler": "other", "priorityClassName": "high"}})
+    life = QueueLife(
+        {"podTemplate": template, "scheduling": {"scheduler": "other", "priorityClassName": "high"}}
+    )
     life.reconcile()
     assert life.condition(n.READY) == ("True", "Ready")

@@ -10,13 +10,17 @@ from typing import Any
 import jsonschema
 import pytest
 
+from tests.torchrun_manifests import manifest
+from tests.torchrun_numbers import Number, numbers
 from tests.unit.components.crd import closed
 from trainyard.operator import names as n
 from trainyard.operator.api.crd import definitions
 from trainyard.operator.api.fields import Field
-from trainyard.operator.api.job import JOB, MAX_NODES
-from trainyard.operator.api.queue import QUEUE
-from trainyard.operator.api.status import JOB_STATUS, QUEUE_STATUS
+from trainyard.operator.api.job import JOB, MAX_NODES, parse_job
+from trainyard.operator.api.queue import QUEUE, parse_queue
+from trainyard.operator.api.resolve import resolve
+from trainyard.operator.api.status import JOB_STATUS, QUEUE_STATUS, fit_status
+from trainyard.operator.context import read_status
 
 pytestmark = pytest.mark.unit
 
@@ -118,3 +122,131 @@ def test_names_of_longest_job_fit() -> None:
     made = [f"{attempt}-{MAX_NODES - 1}-abcde", n.claim_name(longest, "workspace", MAX_NODES - 1)]
     made += [n.claim_name(longest, "datasets"), n.claim_name(longest, "checkpoints"), n.sync_pod(longest)]
     assert max(map(len, made)) <= 63
+
+
+# --- numbers that the API server takes are read, and no others: an edit that was taken must not end a job
+# Of a whole number it knows `minimum` and `maximum` alone: it drops the formats int32 and int64 (kubernetes 1.35.4,
+# apiextensions-apiserver, pkg/apiserver/validation/formats.go: StripUnsupportedFormatsPostProcess).
+
+# Ends of 32 and 64 bits, of what JSON has exactly, and a size that archives of workspaces have.
+ALWAYS = (-(2**31), -1, 0, 1, 10**9 + 1, 2**31 - 1, 2**31, 2**53 - 1, 2**53, 2**63 - 1, 2**63)
+NUMBERS = numbers()
+WHOLE = [(path, node) for path, node in EVERY if node.get("type") == "integer"]
+# What is read of a job's status.
+REMEMBERED = {"attempt": "attempt", "restarts": "restarts", "capacity.tries": "tries"}
+
+
+def limits(least: int, most: int) -> list[int]:
+    return sorted({*ALWAYS, least - 1, least, most, most + 1})
+
+
+def read(body: dict[str, Any]) -> tuple[str, ...]:
+    """What the controller has against it."""
+    if body["kind"] == n.QUEUE_KIND:
+        return parse_queue(body["spec"])[1]
+    spec, wrong = parse_job(body["spec"])
+    return wrong if spec is None else resolve(manifest(n.QUEUE_KIND, "research")["spec"], spec)[1]
+
+
+def test_schema_integers_have_bounds_of_their_format() -> None:
+    assert WHOLE
+    for path, node in WHOLE:
+        bits = {"int32": 31, "int64": 53}[node["format"]]  # JSON's numbers are exact up to 53
+        assert -(2**bits) < node["minimum"] + 1 <= node["maximum"] < 2**bits, path
+
+
+@pytest.mark.parametrize("each", NUMBERS, ids=lambda each: f"{each.kind}.{each.path}")
+def test_parse_accepts_the_numbers_of_the_schema(each: Number) -> None:
+    seen = set()
+    for value in limits(each.least, each.most):
+        body = each.manifest(value)
+        admits = not problems(body)
+        assert admits == (not read(body)), (value, problems(body), read(body))
+        seen.add(admits)
+    assert seen == {True, False}
+
+
+def test_numbers_include_all_integers_of_the_specs() -> None:
+    names = {(each.kind, each.path.rsplit(".", 1)[-1]) for each in NUMBERS}
+    assert {(n.JOB_KIND, "sizeBytes"), (n.JOB_KIND, "port"), (n.QUEUE_KIND, "gpus")} <= names
+    specs = [path for path, _ in WHOLE if ".spec." in path]
+    assert len(specs) == len(NUMBERS)
+
+
+@pytest.mark.parametrize("path", REMEMBERED)
+def test_read_status_accepts_the_numbers_of_the_schema(path: str) -> None:
+    (field,) = [each for name, each, _ in fields("", STATUSES[n.JOB_KIND]) if name == path]
+    least, most = int(field.checks["minimum"]), int(field.checks["maximum"])
+    first = 1 if path == "capacity.tries" else 0  # a wait has at least one try
+    for value in (least, most):
+        wait = {"since": "2027-01-01T00:00:00Z", "tries": value}
+        noted = read_status({"attempt": value, "restarts": value, "capacity": wait})
+        found = noted.capacity if path.startswith("capacity.") else noted
+        assert getattr(found, REMEMBERED[path]) == max(first, value)
+
+
+@pytest.mark.parametrize("user", [1_000_650_000, 2**31 - 1])
+def test_parse_queue_accepts_large_user_ids(user: int) -> None:
+    """Some platforms give each namespace such a range."""
+    context = {"runAsUser": user}
+    containers = [{"name": n.WORKER_CONTAINER, "securityContext": context}]
+    spec = {"podTemplate.spec": {"securityContext": context, "containers": containers}}
+    assert parse_queue(manifest(n.QUEUE_KIND, "research", spec)["spec"])[1] == ()
+
+
+# --- status
+
+NOW = "2027-01-15T08:00:00Z"
+CONDITION = {"type": "Ready", "status": "True", "lastTransitionTime": NOW, "reason": "Ready", "message": ""}
+
+
+@pytest.mark.parametrize(
+    ("status", "fitted"),
+    [
+        ({"phase": "Running", "reason": "Running"}, {"phase": "Running", "reason": "Running"}),
+        ({"phase": "Nonsense"}, {}),
+        ({"message": "x" * 40_000}, {"message": "x" * 32_768}),
+        ({"message": "exit \u202e0 edoc\u202c \u2066x\u2069"}, {"message": "exit 0 edoc x"}),
+        ({"message": "\x1b[31mred\x1b[0m \x1b]0;title\x07\x9b2J\r\tone\ntwo\x00"}, {"message": "red 2J\tone\ntwo"}),
+        ({"message": "log \ud800"}, {"message": "log ?"}),
+        ({"conditions": [{**CONDITION, "reason": ""}, CONDITION]}, {"conditions": [CONDITION]}),
+        ({"exitCode": 3_000_000}, {}),
+        ({"exitCode": True}, {}),
+        ({"restarts": "3"}, {}),
+        ({"startTime": "yesterday", "completionTime": NOW}, {"completionTime": NOW}),
+        ({"progress": {"loss": float("nan"), "step": 2**60}}, {"progress": {}}),
+        ({"progress": {"loss": float("inf"), "step": 3}}, {"progress": {"step": 3}}),
+        ({"progress": [1]}, {}),
+        ({"firstFailure": {"attempt": 0, "pod": "a", "rank": 10**30}}, {"firstFailure": {"attempt": 0, "pod": "a"}}),
+        ({"firstFailure": {"rank": 1}}, {}),
+        ({"unknown": 1}, {}),
+    ],
+)  # fmt: skip
+def test_fit_status_invalid_values_are_removed(status: dict[str, Any], fitted: dict[str, Any]) -> None:
+    assert fit_status(n.JOB_KIND, status) == fitted
+
+
+def valid(schema: dict[str, Any]) -> Any:
+    """Return a value with every field of the schema."""
+    if "enum" in schema:
+        return schema["enum"][0]
+    if schema["type"] == "object":
+        made = {key: valid(each) for key, each in schema.get("properties", {}).items()}
+        others = schema.get("additionalProperties")
+        return made | ({"nvidia.com/gpu": valid(others)} if others else {})
+    if schema["type"] == "array":
+        return [valid(schema["items"])]
+    if schema["type"] == "string":
+        return NOW if schema.get("format") == "date-time" else "a"
+    return True if schema["type"] == "boolean" else schema.get("minimum", 1)
+
+
+@pytest.mark.parametrize("kind", STATUSES)
+def test_fit_status_every_field_stays(kind: str) -> None:
+    status = valid(STATUSES[kind].schema())
+    assert fit_status(kind, status) == status
+
+
+def test_fit_status_large_map_is_truncated() -> None:
+    limits = {f"example.com/{number}": "1" for number in range(65)}
+    assert len(fit_status(n.QUEUE_KIND, {"pool": {"name": "a", "limits": limits}})["pool"]["limits"]) == 64
