@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import time
+from collections.abc import Callable
 from typing import Any
 
 from tests.unit.launcher.api_server import FakeApi
@@ -81,9 +83,13 @@ def thing(version: str, kind: str, name: str, spec: dict[str, Any]) -> dict[str,
     return {"apiVersion": version, "kind": kind, "metadata": meta, "spec": spec}
 
 
-def reconciler(objects: Objects, **options: Any) -> Reconciler:
-    """Return a controller with an empty cache, at the time NOW unless the options have another one."""
-    return Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), **{"now": lambda: NOW, **options})
+def reconciler(objects: Objects, clock: Callable[[], float] = time.monotonic, **options: Any) -> Reconciler:
+    """Return a controller with an empty cache, at the time NOW unless the options have another one.
+
+    `clock` counts the seconds for which it keeps what it has read.
+    """
+    reader = ClusterReader(objects, "tools@sha256:1", clock=clock)
+    return Reconciler(objects, reader, **{"now": lambda: NOW, **options})
 
 
 def settle(objects: Objects, index: ObjectIndex | None = None) -> None:

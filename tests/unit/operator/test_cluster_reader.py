@@ -17,6 +17,7 @@ from tests.unit.operator.staged import (
     Mortal,
     finish,
     phase,
+    reconciler,
     settle,
     stage,
     thing,
@@ -26,7 +27,7 @@ from trainyard.k8s import names
 from trainyard.k8s.client import ApiError
 from trainyard.operator import names as n
 from trainyard.operator.cluster_reader import PODS_SECONDS, ClusterReader
-from trainyard.operator.reconciler import READS_PER_SECOND, Reconciler
+from trainyard.operator.reconciler import READS_PER_SECOND
 
 pytestmark = pytest.mark.unit
 
@@ -112,12 +113,6 @@ def reads(api: FakeApi) -> list[tuple[str, str]]:
     return found
 
 
-def reconciler(api: FakeApi, now: float = NOW, clock: float | None = None) -> Reconciler:
-    options = {} if clock is None else {"clock": lambda: clock}
-    objects = Mortal(api)
-    return Reconciler(objects, ClusterReader(objects, "tools@sha256:1", **options), now=lambda: now)
-
-
 def reason(api: FakeApi, path: str = JOB) -> str:
     return str(api.objects[path]["status"]["reason"])
 
@@ -150,7 +145,7 @@ def test_job_starts_with_the_nodes_that_it_holds(api: FakeApi) -> None:
 
 def test_two_jobs_with_the_same_idle_nodes_one_starts(api: FakeApi) -> None:
     def reconcile_both() -> None:
-        both = reconciler(api)
+        both = reconciler(Mortal(api))
         for name in ("other", "vit"):
             both.reconcile_job("team", name)
 
@@ -204,14 +199,14 @@ def test_pool_is_read_with_its_reservations(api: FakeApi) -> None:
     reserve(api)
     settle(Mortal(api))
     assert (reason(api), placeholder_names(api)) == (n.REASON_CAPACITY_IMPOSSIBLE, [])
-    reconciler(api).reconcile_queue("team", "h100")
+    reconciler(Mortal(api)).reconcile_queue("team", "h100")
     assert api.objects[QUEUE]["status"]["pool"]["reservations"] == 0
 
 
 def test_missing_pool_reads_nothing_else(api: FakeApi) -> None:
     pooled(api)
     api.remove(POOL)
-    assert reconciler(api).reconcile_job("team", "vit") == 30
+    assert reconciler(Mortal(api)).reconcile_job("team", "vit") == 30
     assert reason(api) == n.REASON_POOL_NOT_FOUND
     assert {path for path, _ in reads(api)} == {POOL}
     api.remove(CLASS)
@@ -223,7 +218,7 @@ def test_refused_placeholder_is_reported_and_repeated(api: FakeApi) -> None:
     """A quota of the namespace, for instance."""
     pooled(api)
     api.refused = {("POST", PODS)}
-    refused = reconciler(api)
+    refused = reconciler(Mortal(api))
     assert refused.reconcile_job("team", "vit") == 30
     reported = api.objects[JOB]["status"]
     assert (reported["phase"], reported["reason"]) == ("Pending", n.REASON_PLACEHOLDER_REFUSED)
@@ -245,7 +240,7 @@ def test_refused_placeholder_is_reported_and_repeated(api: FakeApi) -> None:
 def test_waiting_jobs_share_reads_and_pace_themselves(api: FakeApi) -> None:
     pooled(api)
     paths = [copy_job(api, f"job-{number}") for number in range(20)]
-    shared = reconciler(api, clock=0.0)  # all within a second
+    shared = reconciler(Mortal(api), lambda: 0.0)  # all within a second
     pauses = [shared.reconcile_job("team", f"job-{number}") for number in range(20)]
     assert (pauses[0], pauses[-1]) == (2, 20 / READS_PER_SECOND)
     assert sum(path == NODES for path, _ in reads(api)) == 1
@@ -255,7 +250,7 @@ def test_waiting_jobs_share_reads_and_pace_themselves(api: FakeApi) -> None:
 
 
 def test_pace_slows_only_frequent_jobs_within_a_limit(api: FakeApi) -> None:
-    pace = reconciler(api)._pace
+    pace = reconciler(Mortal(api))._pace
     assert [pace("hopeless", each, waits=True) for each in (30.0, 0.0, None)] == [30.0, 0.0, None]
     assert pace("running", 1.0, waits=False) == 1.0
     pauses = [pace(str(number), 2.0, waits=True) for number in range(500)]
@@ -334,9 +329,7 @@ class Operator:
     def __init__(self, api: FakeApi, **workspace: Any) -> None:
         api.objects[QUEUE]["spec"]["storage"] = {"workspace": {"enabled": True, "size": "1Gi", **workspace}}
         self.clock = NOW
-        objects = Mortal(api)
-        reader = ClusterReader(objects, "tools@sha256:1", clock=lambda: self.clock)
-        self.reconciler = Reconciler(objects, reader, now=lambda: NOW)
+        self.reconciler = reconciler(Mortal(api), lambda: self.clock)
         self.reconciler.reconcile_queue("team", "h100")
 
     def reconcile(self) -> None:

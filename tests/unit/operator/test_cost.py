@@ -36,14 +36,10 @@ class Controller:
 
     def restart(self) -> None:
         self.objects = Mortal(self.api)
+        # The name of an Event contains the time.
+        options: dict[str, Any] = {"now": lambda: NOW + next(self.events) / 1000, "price": self.price}
         reader = ClusterReader(self.objects, "tools@sha256:1", clock=lambda: self.clock)
-        self.reconciler = Reconciler(
-            self.objects,
-            reader,
-            now=lambda: NOW + next(self.events) / 1000,  # the name of an Event contains the time
-            price=self.price,
-            clock=lambda: self.clock,
-        )
+        self.reconciler = Reconciler(self.objects, reader, clock=lambda: self.clock, **options)
 
     def settle(self, after: float = 0.0) -> float | None:
         """Reconcile after these seconds until nothing is due at once. Return when it is due again."""

@@ -23,7 +23,9 @@ from tests.unit.operator.staged import (
     QUEUE,
     SERVICE,
     TEAM,
+    Mortal,
     install_kai,
+    reconciler,
     stage,
     thing,
     workers,
@@ -33,9 +35,7 @@ from trainyard.k8s import names
 from trainyard.k8s.objects import Objects
 from trainyard.operator import names as n
 from trainyard.operator.__main__ import LeaseHolder
-from trainyard.operator.cluster_reader import ClusterReader
 from trainyard.operator.index import RESOURCES
-from trainyard.operator.reconciler import Reconciler
 
 pytestmark = pytest.mark.unit
 
@@ -49,11 +49,6 @@ class Clock:
     """The time of the reconciles, in seconds since the epoch."""
 
     now = NOW
-
-
-def reconciler(api: FakeApi, clock: Clock) -> Reconciler:
-    objects = Objects(api.client(), n.FIELD_MANAGER)
-    return Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: clock.now)
 
 
 def edit(api: FakeApi, path: str, **spec: Any) -> None:
@@ -83,7 +78,7 @@ def gang_in_a_queue_of_kai(api: FakeApi) -> None:
     )
     edit(api, JOB, workspace=SENT)
     clock = Clock()
-    reconciles = reconciler(api, clock)
+    reconciles = reconciler(Mortal(api), now=lambda: clock.now)
     theirs = (
         thing("v1", "Service", "vit", {}),
         thing("v1", "Pod", "vit-sync-0", {}),
@@ -148,7 +143,7 @@ def job_that_waits_for_nodes(api: FakeApi) -> None:
     """Nodes that do not start in time. The one that did is deleted. Then the pool uses reserved capacity only."""
     pooled(api)
     clock = Clock()
-    reconciles = reconciler(api, clock)
+    reconciles = reconciler(Mortal(api), now=lambda: clock.now)
     for _ in range(6):
         reconciles.reconcile_job("team", "vit")
     meta = {
@@ -158,10 +153,10 @@ def job_that_waits_for_nodes(api: FakeApi) -> None:
     }
     api.put(f"{CLAIMS}/p5-1", {"metadata": meta, "spec": made_for("torchrun.vit", "team")})
     clock.now += 1200
-    reconciler(api, clock).reconcile_job("team", "vit")
+    reconciler(Mortal(api), now=lambda: clock.now).reconcile_job("team", "vit")
     assert api.names(CLAIMS) == []
     reserve(api)
-    reconciler(api, clock).reconcile_job("team", "vit")
+    reconciler(Mortal(api), now=lambda: clock.now).reconcile_job("team", "vit")
 
 
 def watch_permissions() -> set[Needed]:

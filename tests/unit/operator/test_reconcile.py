@@ -31,9 +31,7 @@ from tests.unit.operator.staged import (
 )
 from trainyard.k8s.client import ApiError
 from trainyard.operator import names as n
-from trainyard.operator.cluster_reader import ClusterReader
 from trainyard.operator.progress import read_progress
-from trainyard.operator.reconciler import Reconciler
 
 
 def reason(api: FakeApi) -> str:
@@ -252,9 +250,7 @@ def test_class_created_since_the_last_read_decides(api: FakeApi, provisioner: st
     stage(api)
     checkpoints = {"enabled": True, "size": "1Gi", "storageClass": "new"}
     api.objects[QUEUE]["spec"]["storage"] = {"checkpoints": checkpoints}
-    objects = Mortal(api)
-    reader = ClusterReader(objects, "tools@sha256:1")
-    controller = Reconciler(objects, reader, now=lambda: NOW)
+    controller = reconciler(Mortal(api))
     controller.reconcile_job("team", "vit")
     assert (phase(api), reason(api)) == (n.PHASE_PENDING, n.REASON_STORAGE_CLASS_NOT_FOUND)
     api.put("/apis/storage.k8s.io/v1/storageclasses/new", storage_class("new", provisioner))

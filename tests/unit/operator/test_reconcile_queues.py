@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tests.unit.launcher.api_server import FakeApi
@@ -19,13 +17,13 @@ from tests.unit.operator.staged import (
     Mortal,
     install_kai,
     phase,
+    reconciler,
     settle_queue,
     stage,
     thing,
 )
 from trainyard.k8s.client import ApiError
 from trainyard.operator import names as n
-from trainyard.operator.cluster_reader import ClusterReader
 from trainyard.operator.reconciler import Reconciler
 
 
@@ -52,15 +50,26 @@ def test_kai_half_installed_is_none(api: FakeApi) -> None:
     assert phase(api) == n.PHASE_PROVISIONING
 
 
+def put_queue(api: FakeApi, name: str) -> None:
+    meta = {"name": name}
+    version = f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}"
+    api.put(f"{KAI}/queues/{name}", {"apiVersion": version, "kind": "Queue", "metadata": meta, "spec": {}})
+
+
+def lasting(api: FakeApi) -> Reconciler:
+    """Return a controller whose clock stands still: it never reads again because what it has read is old."""
+    return reconciler(Mortal(api), lambda: NOW)
+
+
 def test_gang_starts_after_the_queue_of_its_override(api: FakeApi) -> None:
     stage(api)
     install_kai(api)
     api.objects[QUEUE]["spec"] |= {"scheduling": {"scheduler": n.KAI_SCHEDULER}, "kaiQueue": "gpu"}
     api.objects[JOB]["spec"]["overrides"] = {"kaiQueue": "urgent"}
-    controller = reconciler(api)
+    controller = lasting(api)
     controller.reconcile_queue("team", "h100")
     for name, reported in (("other", n.REASON_KAI_QUEUE_NOT_FOUND), ("urgent", n.REASON_STARTING)):
-        put_queue(api, name, {})
+        put_queue(api, name)
         for _ in range(5):
             controller.reconcile_job("team", "vit")
         assert api.objects[JOB]["status"]["reason"] == reported
@@ -69,10 +78,9 @@ def test_gang_starts_after_the_queue_of_its_override(api: FakeApi) -> None:
 
 
 def settle_of_all(api: FakeApi) -> None:
-    objects = Mortal(api)
-    reconciler = Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW)
+    controller = reconciler(Mortal(api))
     for _ in range(6):
-        reconciler.reconcile_job("team", "vit")
+        controller.reconcile_job("team", "vit")
 
 
 def test_kai_queue_is_deleted_after_all_its_gangs(api: FakeApi) -> None:
@@ -107,34 +115,17 @@ def test_kai_queue_is_deleted_after_all_its_gangs(api: FakeApi) -> None:
 def test_missing_permission_is_reported_by_the_queue(api: FakeApi) -> None:
     stage(api)
     api.refused = {("GET", "/apis/storage.k8s.io/v1/storageclasses")}
-    objects = Mortal(api)
     with pytest.raises(ApiError, match="403"):
-        Reconciler(objects, ClusterReader(objects, "tools@sha256:1"), now=lambda: NOW).reconcile_queue(
-            "team", "h100"
-        )
+        reconciler(Mortal(api)).reconcile_queue("team", "h100")
     (condition,) = api.objects[QUEUE]["status"]["conditions"]
     assert (condition["type"], condition["reason"]) == (n.READY, n.REASON_REFUSED)
-
-
-def reconciler(api: FakeApi) -> Reconciler:
-    """Its clock stands still: it never reads the facts again because they are old."""
-    objects = Mortal(api)
-    return Reconciler(objects, ClusterReader(objects, "tools@sha256:1", clock=lambda: NOW), now=lambda: NOW)
-
-
-def put_queue(api: FakeApi, name: str, spec: dict[str, Any]) -> None:
-    version = f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}"
-    api.put(
-        f"{KAI}/queues/{name}",
-        {"apiVersion": version, "kind": "Queue", "metadata": {"name": name}, "spec": spec},
-    )
 
 
 def test_new_parent_is_seen_at_the_next_reconcile(api: FakeApi) -> None:
     stage(api)
     install_kai(api)
     api.objects[QUEUE]["spec"] |= {"kaiQueue": "gpu", "parentKaiQueue": "org"}
-    controller = reconciler(api)
+    controller = lasting(api)
 
     def ready() -> str:
         for _ in range(5):
@@ -143,5 +134,5 @@ def test_new_parent_is_seen_at_the_next_reconcile(api: FakeApi) -> None:
         return str(next(each["reason"] for each in conditions if each["type"] == n.KAI_QUEUE_READY))
 
     assert ready() == n.REASON_PARENT_QUEUE_NOT_FOUND
-    put_queue(api, "org", {})
+    put_queue(api, "org")
     assert ready() == "Created"
