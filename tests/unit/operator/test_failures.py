@@ -39,16 +39,8 @@ CAUSE = f"""[default0]:epoch 1
 [default1]:[rank1]: {ERROR}
 """
 PEER = "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:561] Connection closed by peer [10.0.0.1]:2442"
-FOLLOWING = [
-    PEER,
-    "torch.distributed.DistBackendError: NCCL error, ncclRemoteError: A call failed possibly due to a network error "
-    "or a remote process exiting prematurely.",
-    "torch.distributed.DistNetworkError: failed to recv, got 0 bytes",
-    "torch.distributed.elastic.multiprocessing.api.SignalException: Process 77 got signal: 15",
-    "torch.distributed.elastic.rendezvous.api.RendezvousClosedError",
-    "RuntimeError: [1] is setting up NCCL communicator: TCPStore: Broken pipe",
-    "error: process 3 failed. See its log",
-]
+# tests/unit/launcher/test_errors.py has others.
+FOLLOWING = [PEER, "torch.distributed.elastic.multiprocessing.api.SignalException: Process 77 got signal: 15"]
 
 
 def summary(*, rank: int = 0, local: int = 0, code: int = 1, at: float = 0.0, zone: int = 0) -> str:
@@ -76,17 +68,10 @@ class Gang:
 
     def ends(self, node: int, code: int, message: str, *, after: float = 0.0, **more: Any) -> None:
         """End the container of this node's worker `after` seconds after the start. Its pod goes on."""
-        end = {
-            "exitCode": code,
-            "finishedAt": stamp(self.began + after),
-            "message": message,
-            "reason": "Error",
-        }
+        end = {"exitCode": code, "finishedAt": stamp(self.began + after), "message": message, **more}
+        status = {"name": "torchrun", "state": {"terminated": {"reason": "Error", **end}}}
         pod = self.life.api.workers()[node]
-        pod["status"] |= {
-            "phase": "Running",
-            "containerStatuses": [{"name": "torchrun", "state": {"terminated": {**end, **more}}}],
-        }
+        pod["status"] |= {"phase": "Running", "containerStatuses": [status]}
         self.life.api.touch(pod)
 
     def at(self, seconds: float) -> dict[str, Any]:
@@ -190,9 +175,8 @@ def test_log_of_the_agent_is_no_error() -> None:
 def test_disrupted_worker_sorts_before_its_peers() -> None:
     gang = Gang()
     lost = gang.life.api.workers()[1]
-    lost["status"]["conditions"] = [
-        {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
-    ]
+    disruption = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+    lost["status"]["conditions"] = [disruption]
     gang.life.api.delete("Pod", lost["metadata"]["name"])
     gang.ends(0, 1, said(PEER))
     status = gang.at(FOLLOWING_SETTLE_SECONDS)
@@ -218,35 +202,6 @@ def test_log_tail_of_a_long_log_has_its_last_whole_lines() -> None:
     assert tail.splitlines()[-1] == "line 1999 é"
 
 
-def _failed(**asked: Any) -> Life:
-    gang = Gang(**asked)
-    gang.ends(1, 1, CAUSE + summary(rank=1, local=1))
-    gang.at(30)
-    return gang.life
-
-
-FAILED = ["node rank 1", ERROR, "exit code 1", "logs vit -n team --node-rank 1 --attempt 0"]
-
-
-@pytest.mark.parametrize(
-    ("life", "once"),
-    [
-        (lambda: Life(queued=False), ["TorchrunQueue research is not in namespace team"]),
-        (Pooled, ["0 of 2 nodes are ready: 2 nodes are not launched yet"]),
-        (lambda: Life().run(), ["2 of 2 workers are ready"]),
-        (_failed, FAILED),
-        (lambda: _failed(maxRestarts=0), FAILED),
-        (lambda: Life({"suspend": True}), ["the job has no workers"]),
-        (lambda: Life({"command": "torchrun --standalone x.py"}), ["torchrun has --standalone"]),
-    ],
-    ids=["missing queue", "missing nodes", "running", "restarting", "failed", "suspended", "refused"],
-)
-def test_describe_shows_each_message_of_a_status_once(life: Callable[[], Life], once: list[str]) -> None:
-    a = life().begin()
-    shown = output.status(a.job, datetime.fromtimestamp(a.api.now, UTC))
-    assert [shown.count(each) for each in once] == [1] * len(once), shown
-
-
 def ended(name: str, code: int, message: str = "", reason: str = "Error") -> dict[str, Any]:
     said = {"message": message} if message else {}
     return {"name": name, "state": {"terminated": {"exitCode": code, "reason": reason, **said}}}
@@ -258,75 +213,40 @@ def failed(*before: dict[str, Any], own: dict[str, Any] | None = None, **changes
     first = life.api.objects["Pod", life.names("Pod")[0]]
     first["spec"]["initContainers"] = [{"name": "sidecar", "restartPolicy": "Always"}]
     waiting = {"name": n.WORKER_CONTAINER, "state": {"waiting": {"reason": "PodInitializing"}}}
-    first["status"] = {
-        "phase": "Failed",
-        "initContainerStatuses": list(before),
-        "containerStatuses": [own or waiting],
-    }
+    statuses = {"initContainerStatuses": list(before), "containerStatuses": [own or waiting]}
+    first["status"] = {"phase": "Failed", **statuses}
     life.settle()
     return life
 
 
-LOG = f"INFO waiting for the workspace: nothing there\nworkspace: {DIGEST} did not come within 1800 s: nothing there\n"
-NO_SHELL = (
-    "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "
-    "unable to start container process: error during container init: "
-    'exec: "sh": executable file not found in $PATH: unknown'
-)
+LAST = f"workspace: {DIGEST} did not come within 1800 s: nothing there"
+LOG = f"INFO waiting for the workspace: nothing there\n{LAST}\n"
+INIT = "did not start: its init container"
+NO_SHELL = 'unable to start container process: exec: "sh": executable file not found in $PATH: unknown'
 LONG = f"{'failed: ' * 1000}not a directory"
-END = f"{LONG[-300:]}"
 TORCHRUN = n.WORKER_CONTAINER
 
 
-@pytest.mark.parametrize(
-    ("before", "own", "code", "reported"),
-    [
-        (
-            [ended(n.FETCH_CONTAINER, 1, LOG)],
-            None,
-            1,
-            "did not start: its init container workspace ended with exit code 1 "
-            f"(workspace: {DIGEST} did not come within 1800 s: nothing there)",
-        ),
-        (
-            [ended("mine", 3)],
-            None,
-            3,
-            "did not start: its init container mine ended with exit code 3 (Error)",
-        ),
-        # A sidecar ends with the pod, and is no failure.
-        (
-            [ended("sidecar", 143), ended("mine", 1, "no disk")],
-            None,
-            1,
-            "did not start: its init container mine ended with exit code 1 (no disk)",
-        ),
-        ([ended("sidecar", 143)], ended(TORCHRUN, 9), 9, "ended with exit code 9 (Error)"),
-        # The code 128 of containerd says nothing, and there is no log. The cause is at the end of the error.
-        *(
-            ([], ended(TORCHRUN, 128, *end), 128, reported)
-            for reason in ("StartError", "ContainerCannotRun", "CreateContainerError")
-            for end, reported in (
-                ((f"first\n{NO_SHELL}\n", reason), f"did not start: {NO_SHELL} ({reason}, exit code 128)"),
-                ((LONG, reason), f"did not start: {END} ({reason}, exit code 128)"),
-                (("", reason), f"ended with exit code 128 ({reason})"),
-            )
-        ),
-        (
-            [ended("mine", 128, LONG, "StartError")],
-            None,
-            128,
-            f"did not start: its init container mine ended with exit code 128 ({END})",
-        ),
-        # The command itself may exit with 128.
-        (
-            [],
-            ended(TORCHRUN, 128, "fatal: not a git repository"),
-            128,
-            "ended with exit code 128 (Error): fatal: not a git repository",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("before", "own", "code", "reported"), [
+    ([ended(n.FETCH_CONTAINER, 1, LOG)], None, 1, f"{INIT} workspace ended with exit code 1 ({LAST})"),
+    ([ended("mine", 3)], None, 3, f"{INIT} mine ended with exit code 3 (Error)"),
+    # A sidecar ends with the pod, and is no failure.
+    ([ended("sidecar", 143), ended("mine", 1, "no disk")], None, 1, f"{INIT} mine ended with exit code 1 (no disk)"),
+    ([ended("sidecar", 143)], ended(TORCHRUN, 9), 9, "ended with exit code 9 (Error)"),
+    # The code 128 of containerd says nothing, and there is no log. The cause is at the end of the error.
+    *(
+        ([], ended(TORCHRUN, 128, *end), 128, reported)
+        for reason in ("StartError", "ContainerCannotRun", "CreateContainerError")
+        for end, reported in (
+            ((f"first\n{NO_SHELL}\n", reason), f"did not start: {NO_SHELL} ({reason}, exit code 128)"),
+            ((LONG, reason), f"did not start: {LONG[-300:]} ({reason}, exit code 128)"),
+            (("", reason), f"ended with exit code 128 ({reason})"),
+        )
+    ),
+    ([ended("mine", 128, LONG, "StartError")], None, 128, f"{INIT} mine ended with exit code 128 ({LONG[-300:]})"),
+    # The command itself may exit with 128.
+    ([], ended(TORCHRUN, 128, "fatal: no repository"), 128, "ended with exit code 128 (Error): fatal: no repository"),
+])  # fmt: skip
 def test_container_that_failed_is_reported_with_its_error(
     before: list[dict[str, Any]], own: dict[str, Any] | None, code: int, reported: str
 ) -> None:
@@ -355,3 +275,21 @@ def test_exit_code_that_no_process_has_is_ignored(reported: str, shown: int) -> 
 def test_tools_containers_fall_back_to_logs_on_error() -> None:
     tools = pod({"workspace": {"digest": DIGEST, "sizeBytes": 3}})["spec"]["initContainers"]
     assert {each["terminationMessagePolicy"] for each in tools} == {"FallbackToLogsOnError"}
+
+
+@pytest.mark.parametrize(
+    ("life", "once"),
+    [
+        (lambda: Life(queued=False), ["TorchrunQueue research is not in namespace team"]),
+        (Pooled, ["0 of 2 nodes are ready: 2 nodes are not launched yet"]),
+        (lambda: Life().run(), ["2 of 2 workers are ready"]),
+        (lambda: failed(own=ended(TORCHRUN, 7, ERROR)), [ERROR, "exit code 7"]),
+        (lambda: Life({"suspend": True}), ["the job has no workers"]),
+        (lambda: Life({"command": "torchrun --standalone x.py"}), ["torchrun has --standalone"]),
+    ],
+    ids=["missing queue", "missing nodes", "running", "failed", "suspended", "refused"],
+)
+def test_describe_shows_each_message_of_a_status_once(life: Callable[[], Life], once: list[str]) -> None:
+    a = life().begin()
+    shown = output.status(a.job, datetime.fromtimestamp(a.api.now, UTC))
+    assert [shown.count(each) for each in once] == [1] * len(once), shown
