@@ -72,10 +72,7 @@ plain: wandb login && dvc pull && hf download x && python train.py
 plain: accelerate config default; accelerate --help; deepspeed --version; mpirun --version; ds_report; ./train.py
 plain: command -v torchrun; which deepspeed; command -v mpirun >/dev/null && python train.py
 plain: echo torchrun starts; printf '%s' deepspeed '; torchrun'; python train.py a#b --deepspeed ds.json # torchrun
-plain: echo $(nproc) torchrun `nproc` deepspeed; python train.py --workers $(nproc)
-plain: python train.py -m torch.distributed.run accelerate launch
 plain: python torchrun_demo.py; python -m torchrunner; python recipes/torchrun; $(which python) - deepspeed
-plain: bash -c 'echo torchrun starts; L=(deepspeed mpirun); python train.py'
 plain: bash -euo pipefail -c 'A=1 python train.py | tee log'
 plain: bash <<END\npython train.py\nEND
 plain: bash -c 'python train.py' # don't\n: torchrun
@@ -102,11 +99,7 @@ torchrun: CMD="torchrun train.py"; echo $CMD; $CMD
 plain: L=python; test $A && L=python3; $L train.py
 torchrun: accelerate launch a.py; torchrun b.py
 torchrun: env -u A B=1 /usr/bin/env torchrun train.py
-torchrun: time nice -n 5 numactl -m 0 torchrun train.py
-torchrun: timeout --preserve-status 3600 taskset -c 0-7 torchrun train.py
 torchrun: sudo -s torchrun train.py
-torchrun: time -p /opt/conda/bin/torchrun train.py
-torchrun: uv run -q /opt/venv/bin/torchrun train.py
 torchrun: poetry -n run torchrun train.py
 torchrun: uv --directory src run --frozen --with torch -- torchrun train.py
 torchrun: uv run -n torchrun train.py
@@ -133,22 +126,16 @@ accelerate launch: LAUNCHER="accelerate launch"; $LAUNCHER train.py
 accelerate-launch: accelerate-launch train.py
 python -m accelerate.commands.launch: uv run -m accelerate.commands.launch train.py
 deepspeed: NCCL_DEBUG=INFO exec deepspeed train.py
-deepspeed: python $(which deepspeed) train.py
 deepspeed: uv run --with deepspeed --active deepspeed train.py
-deepspeed: conda run -n env deepspeed train.py
-deepspeed: timeout -k 5 -s INT 3600 env -i deepspeed train.py
 deepspeed: time -p deepspeed train.py; time -p bash missing.sh
 deepspeed: x=`deepspeed train.py`
-deepspeed: sudo -n deepspeed train.py
 deepspeed: uv run -p python3.12 deepspeed train.py
 mpirun: setsid --wait mpirun -np 8 python train.py
 python -m deepspeed.launcher.runner: python -m deepspeed.launcher.runner train.py
-mpirun: if [ -d src ]; then cd src; fi; mpirun -np 8 python train.py
 mpiexec.hydra: mpiexec.hydra -n 8 python train.py
 fabric run: uvx --from lightning fabric run train.py
 colossalai run: colossalai run train.py
 ? tune run: tune run --nproc_per_node 2 full_finetune
-? tune run: cd src && env A=1 nice uv run tune run x
 ? tune run: python /opt/venv/bin/tune run x
 ? python -m torchtune._cli.tune run: python -m torchtune._cli.tune run x
 ? python -m accelerate.commands.accelerate_cli launch: python -m accelerate.commands.accelerate_cli launch train.py
@@ -156,24 +143,19 @@ colossalai run: colossalai run train.py
 ? wandb agent: wandb agent team/sweep
 ? my-train: uv run --frozen my-train --lr 1 --fast
 ? ./train: timeout --preserve-status 3600 ./train
-? my-train: time -p my-train --steps 1
 ? a: eval '$PY a; python b.py'
 ? scripts/missing.sh: bash -x scripts/missing.sh --lr 1
-? ./missing.sh: sh ./missing.sh
 ? missing.sh: source missing.sh
 ? tune run in tune.sh: bash tune.sh
 torchrun in train.sh: bash train.sh 8
 torchrun in train.sh: sh -x -o pipefail -e ./train.sh
 torchrun in train.sh: ./train.sh
-torchrun in train.sh: source ./train.sh
 torchrun in train.sh: . train.sh
-torchrun in train.sh: env A=1 timeout 60 bash train.sh
 torchrun in train.sh: bash -c 'exec ./train.sh'
 torchrun in scripts/inner.sh: bash outer.sh
 torchrun in scripts/inner.sh: bash scripts/run.sh
 torchrun in scripts/inner.sh: cd scripts && bash inner.sh
 torchrun in train.sh: bash here.sh
-torchrun in train.sh: uv run bash train.sh
 plain: bash plain.sh; bash loop.sh
 plain: ./run --lr 1; ./run-uv
 ? make train: make train
@@ -288,11 +270,8 @@ starts accelerate launch: accelerate launch train.py
 starts deepspeed: deepspeed train.py
 -n 4, but the job has 8 GPUs on each node: composer -n 4 train.py
 starts composer: composer -n 8 train.py
--np 8: mpirun -np 8 python train.py
 -np 8: mpirun -mca btl self -x A=1 --hostfile a/b -np 8 ./train
 starts lightning run: lightning run model train.py
-starts fabric run: fabric run train.py
-starts colossalai run: colossalai run train.py
 """),
 )
 def test_find_conflict_wrong_flag_is_named(expected: str, command: str) -> None:
@@ -309,7 +288,6 @@ two: torchrun --nnodes 2:2 --nproc-per-node gpu train.py
 range: torchrun --nnodes 2:4 train.py
 two: torchrun --nnodes $NNODES --nproc-per-node $(nvidia-smi -L | wc -l) train.py
 two: torchrun train.py --nnodes=1 --standalone
-two: torchrun -m own.train --nnodes 1
 two: torchrun --node-rank $TORCHRUN_NODE_RANK train.py
 two: torchrun --rdzv-backend etcd-v2 --rdzv-endpoint etcd:2379 train.py
 two: if true; then N=2; else N=1; fi; torchrun --nnodes=$N train.py
@@ -322,7 +300,6 @@ one: accelerate launch --num_processes 8 -m own.train --num_processes 3 -n 3
 one: accelerate launch own-train --devices 3 -n 3
 one: mpirun -np 8 ./train -n 3
 two: python train.py --nnodes 1
-two: tune run x
 """),
 )
 def test_find_conflict_matching_flags_is_empty(size: str, command: str) -> None:
@@ -342,43 +319,33 @@ def test_find_conflict_launcher_none_accepts_own_nodes() -> None:
     assert "the job has 2 nodes. It must be 2" in wrong
 
 
+N_OF_ENV = {"command": "torchrun --nnodes $N train.py", "env": [{"name": "N", "value": "1"}]}
+
+
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        (
-            {"command": "torchrun --standalone train.py"},
-            "spec.command: torchrun has --standalone, but the job has 2",
-        ),
-        ({"command": "torchrun --nproc-per-node 2 train.py"}, "It must be 8"),
-        ({"command": "deepspeed train.py"}, "spec.command: starts deepspeed"),
-        (
-            {"env": [{"name": "PET_NNODES", "value": "1"}]},
-            "spec.env: has PET_NNODES=1, but the job has 2 nodes",
-        ),
-        (
-            {"command": "torchrun --nnodes $N train.py", "env": [{"name": "N", "value": "1"}]},
-            "spec.command: torchrun has --nnodes 1",
-        ),
+        ({"command": "torchrun --standalone train.py"}, "spec.command: torchrun has --standalone"),
+        ({"env": [{"name": "PET_NNODES", "value": "1"}]}, "spec.env: has PET_NNODES=1"),
+        (N_OF_ENV, "spec.command: torchrun has --nnodes 1"),
         ({"command": "torchrun train.py", "launcher": "torchrun"}, "spec.launcher: is torchrun"),
     ],
 )
 def test_reconcile_launcher_conflict_fails_before_pods(spec: dict[str, Any], expected: str) -> None:
     life = Life({**spec, "numNodes": 2})
     life.reconcile()
-    assert (life.status["phase"], life.status["reason"]) == ("Failed", "InvalidSpec")
-    assert expected in life.status["message"]
+    assert life.state == ("Failed", "InvalidSpec")
+    assert expected in life.message
     assert life.names("Job") == []
 
 
 def test_reconcile_new_size_with_conflict_keeps_running() -> None:
-    life = Life({"command": "torchrun --nnodes=2 train.py", "numNodes": 2, "numGPUs": 16}).run()
+    life = Life({"command": "torchrun --nnodes=2 train.py", "numNodes": 2}).run()
     before = life.names("Job")
-    life.api.edit("TorchrunJob", "vit", numNodes=4)
-    life.reconcile()
+    life.edit(numNodes=4)
     assert (life.status["phase"], life.names("Job")) == ("Running", before)
     assert life.condition("Accepted") == ("False", "InvalidSpec")
-    life.api.edit("TorchrunJob", "vit", numNodes=2)
-    life.reconcile()
+    life.edit(numNodes=2)
     assert life.condition("Accepted")[0] == "True"
 
 
@@ -387,7 +354,6 @@ def test_reconcile_new_size_with_conflict_keeps_running() -> None:
     [
         ({"command": "tune run x"}, "tune run is not known to be a plain program"),
         ({"command": "tune run x", "launcher": "none"}, ""),
-        ({"command": "python train.py"}, ""),
         ({"command": "torchrun train.py"}, ""),
     ],
 )

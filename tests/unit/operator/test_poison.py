@@ -126,15 +126,9 @@ def test_plan_with_any_values_in_a_pod_keeps_the_deadline(life: Life, phase: str
     worker = life.api.workers()[0]
     ended = {"exitCode": 1, "reason": "Error", "finishedAt": "2027-01-15T08:00:00Z", "message": "no"}
     containers = [{"name": n.WORKER_CONTAINER, "state": {"terminated": ended, "waiting": {"reason": "x"}}}]
-    said = {
-        "phase": phase,
-        "podIP": "10.0.0.1",
-        "conditions": [{"type": "Ready"}],
-        "message": "m",
-        "reason": "r",
-        "containerStatuses": containers,
-        "initContainerStatuses": containers,
-    }
+    said: dict[str, Any] = {"phase": phase, "podIP": "10.0.0.1", "message": "m", "reason": "r"}
+    said |= {"conditions": [{"type": "Ready"}], "containerStatuses": containers}
+    said["initContainerStatuses"] = containers
     full = {**worker, "status": said}
     others = [each for each in children if each["metadata"]["name"] != worker["metadata"]["name"]]
     for path in paths(full):
@@ -151,27 +145,11 @@ def test_plan_with_any_values_in_a_pod_keeps_the_deadline(life: Life, phase: str
 
 
 HOSTILE_LINES = (
-    "Root Cause (first observed failure):\n",
-    "Traceback (most recent call last):\n",
-    "  exitcode  : 1 (pid: 1)\n",
-    "  rank      : 99999999999999 (local_rank: 0)\n",
-    " |+\n",
-    "\n",
-    "[rank0]: ",
-    "\x1b[31m",
-    "\x00",
-    "\u202e",
-    "E" * 300 + "Error: ",
-    *(
-        "RendezvousGraceful",
-        "Rendezvous",
-        "NCCL",
-        "TCPStore",
-        "E0101 torch/distributed/elastic/",
-        "what(): ",
-        "a ",
-    ),
-)
+    "Root Cause (first observed failure):\n", "Traceback (most recent call last):\n", "  exitcode  : 1 (pid: 1)\n",
+    "  rank      : 99999999999999 (local_rank: 0)\n", " |+\n", "\n", "[rank0]: ", "\x1b[31m", "\x00", "\u202e",
+    "E" * 300 + "Error: ", "RendezvousGraceful", "Rendezvous", "NCCL", "TCPStore", "E0101 torch/distributed/elastic/",
+    "what(): ", "a ",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("line", HOSTILE_LINES)

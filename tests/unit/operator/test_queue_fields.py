@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from launcher.manifests import LOST_NODE_SECONDS
+from launcher.manifests import LOST_NODE_SECONDS, REQUIRED
 from launcher.observe import effective_requests
 from tests.unit.operator.made import (
     CLUSTER,
     DIGEST,
+    affinity_allows,
     attempt_spec,
     claims,
     container,
@@ -41,6 +42,7 @@ from trainyard.operator.resources import InvalidJob, VolumeMissing
 pytestmark = pytest.mark.unit
 
 ONE = {"numGPUs": 8}
+SENT = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
 
 
 def test_node_resources_are_requests_and_limits() -> None:
@@ -58,23 +60,23 @@ def test_node_resources_scale_with_part_of_gpus() -> None:
     assert container({"numNodes": 4})["resources"]["limits"]["cpu"] == "48000m"
 
 
-def test_gpu_type_is_added_to_node_affinity() -> None:
-    zone = {"key": "zone", "operator": "In", "values": ["a"]}
-    other = {"key": "zone", "operator": "In", "values": ["b"]}
-    given = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
-        {"matchExpressions": [zone]}, {"matchExpressions": [other]}]}}  # fmt: skip
-    spec = pod({}, {"nodeResources.gpuType": "h100-80gb", "scheduling.affinity.nodeAffinity": given})["spec"]
-    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    terms = [each["matchExpressions"] for each in required["nodeSelectorTerms"]]
-    assert len(terms) == 6
-    assert [term[0] for term in terms] == [zone] * 3 + [other] * 3
-    assert terms[0][1] == {"key": n.LABEL_GPU_TYPE, "operator": "In", "values": ["h100-80gb"]}
-    assert [(each["key"], each["operator"], each["values"]) for each in terms[2][1:]] == [
-        (LABEL_GPU_NAME, "In", ["h100"]),
-        (LABEL_GPU_MEMORY, "Gt", ["69632"]),
-        (LABEL_GPU_MEMORY, "Lt", ["94208"]),
-    ]
+@pytest.mark.parametrize(("labels", "allowed"), [
+    ({LABEL_GPU_NAME: "h100", LABEL_GPU_MEMORY: "81920"}, True),
+    ({LABEL_GPU_NAME: "a100", LABEL_GPU_MEMORY: "81920"}, False),
+    ({LABEL_GPU_NAME: "h100", LABEL_GPU_MEMORY: "40960"}, False),
+    ({n.LABEL_GPU_TYPE: "h100-80gb"}, True),
+])  # fmt: skip
+def test_gpu_type_is_added_to_node_affinity(labels: dict[str, str], *, allowed: bool) -> None:
+    """The labels of Karpenter, or that of the pool, in each of the queue's own alternatives."""
+    zones = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in "ab"]
+    own = {"scheduling.affinity.nodeAffinity": {REQUIRED: {"nodeSelectorTerms": zones}}}
+    affinity = pod({}, {"nodeResources.gpuType": "h100-80gb", **own})["spec"]["affinity"]["nodeAffinity"]
+    assert affinity_allows(affinity, zone="b", **labels) == allowed
+    assert not affinity_allows(affinity, zone="c", **labels)
     assert "affinity" not in pod()["spec"]
+
+
+def test_gpu_type_of_a_product_is_its_name_alone() -> None:
     assert len(gpu_terms("NVIDIA-H100-80GB-HBM3")) == 2
 
 
@@ -86,10 +88,9 @@ def test_image_and_working_dir_reach_the_worker() -> None:
 
 def test_working_dir_follows_mount_of_workspace() -> None:
     moved = {"storage.workspace": {"enabled": True, "size": "1Gi", "mountPath": "/workspace"}}
-    sent = {"workspace": {"digest": DIGEST, "sizeBytes": 1}}
-    assert container(sent, moved)["workingDir"] == "/workspace"
+    assert container(SENT, moved)["workingDir"] == "/workspace"
     assert container({}, moved)["workingDir"] == "/app", "what the image has"
-    assert container(sent, {**moved, "workingDir": "/workspace/src"})["workingDir"] == "/workspace/src"
+    assert container(SENT, {**moved, "workingDir": "/workspace/src"})["workingDir"] == "/workspace/src"
 
 
 def test_host_network_uses_dns_of_cluster() -> None:
@@ -103,36 +104,30 @@ def test_host_network_uses_dns_of_cluster() -> None:
 
 
 def test_pod_template_yields_to_other_fields() -> None:
-    worker = {"name": "torchrun", "image": "no", "args": ["no"], "command": ["no"]}
+    worker: dict[str, Any] = {"name": "torchrun", "image": "no", "args": ["no"], "command": ["no"]}
     worker["env"] = [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]
     worker["resources"] = {"limits": {"vpc.amazonaws.com/efa": "4", "cpu": "1"}}
     worker["volumeMounts"] = [{"name": "mine", "mountPath": "/mine"}]
-    template = {
-        "podTemplate.metadata": {"labels": {"team": "x", n.LABEL_JOB: "no"}, "annotations": {"a": "b"}},
-        "podTemplate.spec": {
-            "serviceAccountName": "trainer",
-            "restartPolicy": "Always",
-            "nodeSelector": {"disk": "fast", "zone": "a"},
-            "containers": [{"name": "logs", "image": "logs"}, worker],
-            "volumes": [{"name": "mine", "emptyDir": {}}],
-        },
-        "scheduling.nodeSelector": {"zone": "b"},
-    }
+    meta = {"labels": {"team": "x", n.LABEL_JOB: "no"}, "annotations": {"a": "b"}}
+    spec: dict[str, Any] = {"serviceAccountName": "trainer", "restartPolicy": "Always"}
+    spec["nodeSelector"] = {"disk": "fast", "zone": "a"}
+    spec["containers"] = [{"name": "logs", "image": "logs"}, worker]
+    spec["volumes"] = [{"name": "mine", "emptyDir": {}}]
+    template = {"podTemplate": {"metadata": meta, "spec": spec}, "scheduling.nodeSelector": {"zone": "b"}}
     made = pod({"env": [{"name": "B", "value": "3"}]}, template)
-    labels, spec = made["metadata"]["labels"], made["spec"]
+    labels, found = made["metadata"]["labels"], made["spec"]
     assert (labels["team"], labels[n.LABEL_JOB], made["metadata"]["annotations"]["a"]) == ("x", "vit", "b")
-    assert (spec["serviceAccountName"], spec["restartPolicy"]) == ("trainer", "Never")
-    assert spec["nodeSelector"] == {"disk": "fast", "zone": "b"}
-    assert [each["name"] for each in spec["containers"]] == ["torchrun", "logs"]
-    found = spec["containers"][0]
-    assert found["image"] == "example.com/pytorch:2.9"
-    assert "args" not in found
-    limits = found["resources"]["limits"]
+    assert (found["serviceAccountName"], found["restartPolicy"]) == ("trainer", "Never")
+    assert found["nodeSelector"] == {"disk": "fast", "zone": "b"}
+    assert {"name": "mine", "emptyDir": {}} in found["volumes"]
+    own, beside = found["containers"]
+    assert (own["name"], own["image"], beside["name"]) == ("torchrun", "example.com/pytorch:2.9", "logs")
+    assert "args" not in own
+    limits = own["resources"]["limits"]
     assert (limits["vpc.amazonaws.com/efa"], limits["cpu"]) == ("4", "96000m")
-    variables = {each["name"]: each.get("value") for each in found["env"]}
+    variables = {each["name"]: each.get("value") for each in own["env"]}
     assert (variables["A"], variables["B"]) == ("1", "3")
-    assert {"name": "mine", "mountPath": "/mine"} in found["volumeMounts"]
-    assert {"name": "mine", "emptyDir": {}} in spec["volumes"]
+    assert {"name": "mine", "mountPath": "/mine"} in own["volumeMounts"]
 
 
 @pytest.mark.parametrize(
@@ -158,17 +153,14 @@ def test_volume_with_size_has_a_claim(volume: str, path: str) -> None:
 
 @pytest.mark.parametrize("volume", ["workspace", "datasets", "checkpoints"])
 def test_volume_size_per_gpu_class_and_mode_are_in_claim(volume: str) -> None:
-    asked = {
-        f"storage.{volume}.enabled": True,
-        f"storage.{volume}.sizePerGPU": "1500M",
-        f"storage.{volume}.storageClass": "fsx",
-    }
+    place = f"storage.{volume}"
+    asked = {place: {"enabled": True, "sizePerGPU": "1500M", "storageClass": "fsx"}}
     (claim,) = claims({}, asked).values()
     assert claim["spec"]["resources"]["requests"]["storage"] == "24G"
     assert claim["spec"]["storageClassName"] == "fsx"
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
-    once = claims(ONE, {**asked, f"storage.{volume}.accessMode": "ReadWriteOnce"})
-    assert once[f"vit-{volume}"]["spec"]["accessModes"] == ["ReadWriteOnce"]
+    (once,) = claims(ONE, {**asked, f"{place}.accessMode": "ReadWriteOnce"}).values()
+    assert once["spec"]["accessModes"] == ["ReadWriteOnce"]
 
 
 @pytest.mark.parametrize("volume", ["workspace", "datasets", "checkpoints"])
@@ -201,21 +193,16 @@ def test_read_write_once_of_several_nodes_is_refused(volume: str) -> None:
 
 
 def test_workspace_read_write_once_is_one_for_each_node() -> None:
-    asked = {"storage.workspace.enabled": True, "storage.workspace.sizePerGPU": "10Gi"}
-    made = attempt_spec({"numGPUs": 24}, asked)
-    assert [each.name for each in made.storage.claims] == [
-        "vit-workspace",
-        "vit-workspace-1",
-        "vit-workspace-2",
-    ]
-    assert {each.size for each in made.storage.claims} == {80 * 2**30}
+    made = attempt_spec({"numGPUs": 24}, {"storage.workspace": {"enabled": True, "sizePerGPU": "10Gi"}})
+    names = ["vit-workspace", "vit-workspace-1", "vit-workspace-2"]
+    assert [(each.name, each.size) for each in made.storage.claims] == [(name, 80 * 2**30) for name in names]
     jobs = build_jobs(made)
     assert [each["metadata"]["name"] for each in jobs] == ["vit-0", "vit-0-n1", "vit-0-n2"]
     for node, each in enumerate(jobs):
         assert each["spec"]["completions"] == each["spec"]["parallelism"] == 1
         spec = each["spec"]["template"]["spec"]
         (volume,) = spec["volumes"]
-        assert volume["persistentVolumeClaim"]["claimName"] == n.claim_name("vit", "workspace", node)
+        assert volume["persistentVolumeClaim"]["claimName"] == names[node]
         ranks = [one["value"] for one in spec["containers"][0]["env"] if one["name"] == n.ENV_NODE_RANK]
         assert ranks == [str(node)]
         assert each["spec"]["template"]["metadata"]["labels"][n.LABEL_NODE] == str(node)
@@ -258,26 +245,26 @@ def test_archive_is_in_the_annotation_of_the_pod(url: str) -> None:
         assert "s3://" not in " ".join(words).partition("--log-url")[0]
 
 
-@pytest.mark.parametrize("sent", [{}, {"workspace": {"digest": DIGEST, "sizeBytes": 5}}])
+@pytest.mark.parametrize("sent", [{}, SENT])
 def test_bucket_of_queue_receives_logs(sent: dict[str, Any]) -> None:
     """Also of a job without a workspace; without a bucket nothing is copied."""
-    made = attempt_spec({"numGPUs": 16, **sent}, {"storage.workspace.bucket": "s3://own/p/"}, attempt=3)
+    made = attempt_spec(sent, {"storage.workspace.bucket": "s3://own/p/"}, attempt=3)
     spec = build_worker(made)["spec"]
-    sidecar = spec["initContainers"][-1]
+    worker, sidecar = spec["containers"][0], spec["initContainers"][-1]
     assert (sidecar["name"], sidecar["restartPolicy"]) == (n.FOLLOW_CONTAINER, "Always")
     words = sidecar["command"]
-    below = f"s3://own/p/logs/team/{made.uid}"
-    assert words[words.index("--log-url") + 1] == f"{below}/attempt-3/node-$(TORCHRUN_NODE_RANK).log"
+    url = f"s3://own/p/logs/team/{made.uid}/attempt-3/node-$(TORCHRUN_NODE_RANK).log"
+    assert words[words.index("--log-url") + 1] == url
     ranks = [each for each in sidecar["env"] if each["name"] == n.ENV_NODE_RANK]
-    assert ranks == [each for each in spec["containers"][0]["env"] if each["name"] == n.ENV_NODE_RANK]
+    assert ranks == [each for each in worker["env"] if each["name"] == n.ENV_NODE_RANK]
     log = {"name": n.LOG_VOLUME, "mountPath": n.LOG_DIRECTORY}
     assert log in sidecar["volumeMounts"]
-    assert log in spec["containers"][0]["volumeMounts"]
-    named = {each["name"]: each.get("value") for each in spec["containers"][0]["env"]}
+    assert log in worker["volumeMounts"]
+    named = {each["name"]: each.get("value") for each in worker["env"]}
     assert named[n.ENV_LOG] == words[words.index("--log") + 1] == n.LOG_FILE
-    without = build_worker(attempt_spec({"numGPUs": 16, **sent}))["spec"]
-    assert n.ENV_LOG not in {each["name"] for each in without["containers"][0]["env"]}
-    assert n.LOG_VOLUME not in str(without)
+    without = str(build_worker(attempt_spec(sent)))
+    assert n.ENV_LOG not in without
+    assert n.LOG_VOLUME not in without
 
 
 @pytest.mark.parametrize(
@@ -297,10 +284,9 @@ def test_archive_prefix_is_read_from_url(address: str, below: str) -> None:
 
 def test_workspace_in_claim_has_directory_of_job() -> None:
     """What another job wrote there, or a retained claim has from an earlier one, is not where this one runs."""
-    sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
     claim = {"storage.workspace.enabled": True, "storage.workspace.existingClaim": "all"}
     cluster = replace(CLUSTER, claims={"all": ("ReadWriteMany",)})
-    made = attempt_spec(sent, claim, cluster)
+    made = attempt_spec(SENT, claim, cluster)
     mount, _ = mounted(build_worker(made), "/app")
     assert mount == {"name": "workspace", "mountPath": "/app", "subPath": made.uid}
     for tool in build_worker(made)["spec"]["initContainers"]:
@@ -401,8 +387,7 @@ def test_part_of_node_requests_part_of_storage() -> None:
 
 @pytest.mark.parametrize("gpus", [1, 2, 4])
 def test_workers_with_sidecars_fit_on_one_node(gpus: int) -> None:
-    sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
-    whole, part = pod({"numGPUs": 8, **sent})["spec"], pod({"numGPUs": gpus, **sent})["spec"]
+    whole, part = pod({"numGPUs": 8, **SENT})["spec"], pod({"numGPUs": gpus, **SENT})["spec"]
     most, each = effective_requests(whole), effective_requests(part)
     for name in ("cpu", "memory", "nvidia.com/gpu"):
         assert each[name] * (8 // gpus) <= most[name]
@@ -459,7 +444,7 @@ OVERRIDES: list[tuple[str, Any, dict[str, Any]]] = [
 ]
 # No job's: `overrides` has a rule that says so.
 NOT_A_JOBS = {"parentKaiQueue"}
-SENT = {"url": "s3://aaa/b", "digest": "sha256:" + "0" * 64, "sizeBytes": 5}
+STORED = {"url": "s3://aaa/b", "digest": DIGEST, "sizeBytes": 5}
 
 
 def leaves(place: str, field: Field) -> Iterator[str]:
@@ -489,7 +474,7 @@ def test_overrides_cover_every_field_of_a_queue() -> None:
 
 @pytest.mark.parametrize(("path", "value", "context"), OVERRIDES, ids=[path for path, _, _ in OVERRIDES])
 def test_override_has_the_effect_of_the_queue_field(path: str, value: Any, context: dict[str, Any]) -> None:
-    job = {"numGPUs": 8, "workspace": SENT}
+    job = {"numGPUs": 8, "workspace": STORED}
     overridden = effect({**job, f"overrides.{path}": value}, context)
     assert overridden == effect(job, {**context, path: value})
     assert overridden != effect(job, context), "without effect"
