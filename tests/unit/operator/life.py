@@ -177,6 +177,18 @@ class QueueLife:
         made["metadata"]["namespace"] = "team"
         self.api.create(made)
 
+    def begin(self) -> Self:
+        self.reconcile()
+        return self
+
+    def edit(self, **spec: Any) -> None:
+        self.api.edit(n.QUEUE_KIND, "research", **spec)
+        self.reconcile()
+
+    def delete(self) -> None:
+        self.api.delete(n.QUEUE_KIND, "research")
+        self.reconcile()
+
     def reconcile(self) -> None:
         for _ in range(10):
             item = self.api.get(n.QUEUE_KIND, "research")

@@ -121,12 +121,11 @@ def test_restricted_fields_of_spec_are_found(spec: Any, asks: tuple[str, ...]) -
 @pytest.mark.parametrize(("since", "made"), [(None, False), (10.0**10, False), (0.0, True)])
 def test_reconcile_unchecked_restricted_job_waits(since: float | None, made: bool) -> None:
     of_job = {"overrides": {"podTemplate": {"spec": {"hostIPC": True}}}}
-    life = Life(of_job, cluster=replace(CLUSTER, policy_since=since))
-    life.reconcile()
+    life = Life(of_job, cluster=replace(CLUSTER, policy_since=since)).begin()
     assert bool(life.api.list("Job")) == made
     assert (life.status["reason"] == n.REASON_POLICY_MISSING) != made
     if not made:
-        assert "overrides.podTemplate" in life.status["message"]
+        assert "overrides.podTemplate" in life.message
     free = Life({"overrides": {"image": "x"}}, cluster=replace(CLUSTER, policy_since=since))
     free.reconcile()
     assert free.api.list("Job")

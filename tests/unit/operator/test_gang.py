@@ -37,12 +37,9 @@ def cluster(**queues: KaiQueue) -> Cluster:
 
 
 def test_gang_above_the_limit_waits_without_pods() -> None:
-    life = Life({}, IN_TEAM, cluster=cluster(team=gpus(15)))
-    life.reconcile()
-    assert (life.status["phase"], life.status["reason"]) == ("Pending", "KaiQueueLimit")
-    assert (
-        "requests 16 GPUs, but the limit of KAI Scheduler's queue team is 15 GPUs (" in life.status["message"]
-    )
+    life = Life({}, IN_TEAM, cluster=cluster(team=gpus(15))).begin()
+    assert life.state == ("Pending", "KaiQueueLimit")
+    assert "requests 16 GPUs, but the limit of KAI Scheduler's queue team is 15 GPUs (" in life.message
     assert (life.names("Job"), life.names("PodGroup"), life.requeue_after) == ([], [], POLL_SECONDS)
     life.cluster = cluster(team=gpus(16))
     life.run()
@@ -80,10 +77,9 @@ def limited(**limits: float) -> dict[str, KaiQueue]:
 def test_gang_above_a_limit_waits_with_its_message(
     of_job: dict[str, Any], of_queue: dict[str, Any], queues: dict[str, KaiQueue], message: str
 ) -> None:
-    life = Life(of_job, of_queue, cluster=cluster(**queues))
-    life.reconcile()
+    life = Life(of_job, of_queue, cluster=cluster(**queues)).begin()
     assert life.status["reason"] == (n.REASON_KAI_QUEUE_LIMIT if message else n.REASON_STARTING)
-    assert message in life.status["message"]
+    assert message in life.message
 
 
 def test_limit_added_later_keeps_the_workers() -> None:
@@ -94,10 +90,9 @@ def test_limit_added_later_keeps_the_workers() -> None:
 
 
 def test_gang_below_a_missing_queue_waits() -> None:
-    life = Life({}, IN_TEAM, cluster=cluster(team=KaiQueue(parent="org")))
-    life.reconcile()
-    assert (life.status["phase"], life.status["reason"]) == ("Pending", "KaiQueueNotFound")
-    assert life.status["message"] == (
+    life = Life({}, IN_TEAM, cluster=cluster(team=KaiQueue(parent="org"))).begin()
+    assert life.state == ("Pending", "KaiQueueNotFound")
+    assert life.message == (
         "queue org of KAI Scheduler does not exist; it is above queue team. Create it, and the job starts"
     )
     life.cluster = cluster(team=KaiQueue(parent="org"), org=KaiQueue())

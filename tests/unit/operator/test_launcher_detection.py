@@ -332,8 +332,7 @@ N_OF_ENV = {"command": "torchrun --nnodes $N train.py", "env": [{"name": "N", "v
     ],
 )
 def test_reconcile_launcher_conflict_fails_before_pods(spec: dict[str, Any], expected: str) -> None:
-    life = Life({**spec, "numNodes": 2})
-    life.reconcile()
+    life = Life({**spec, "numNodes": 2}).begin()
     assert life.state == ("Failed", "InvalidSpec")
     assert expected in life.message
     assert life.names("Job") == []

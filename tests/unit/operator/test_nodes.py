@@ -207,8 +207,7 @@ def test_suspended_job_holds_nothing_and_starts_over() -> None:
     life.api.left = 1
     life.turn(2)
     life.later(DEADLINE_SECONDS - 10)
-    life.api.edit(n.JOB_KIND, "vit", suspend=True)
-    life.reconcile()
+    life.edit(suspend=True)
     assert life.status["phase"] == "Suspended"
     assert (life.api.placeholders(), "capacity" in life.status) == ([], False)
     assert life.condition(n.CAPACITY_AVAILABLE) == ("Unknown", n.REASON_SUSPENDED)
@@ -220,8 +219,7 @@ def test_suspended_job_holds_nothing_and_starts_over() -> None:
 
 
 def test_wait_ended_otherwise_deletes_the_placeholders() -> None:
-    life = Pooled()
-    life.reconcile()
+    life = Pooled().begin()
     life.api.objects.pop((n.QUEUE_KIND, "research"))
     life.reconcile()
     assert (life.state, life.api.placeholders()) == (("Pending", n.REASON_QUEUE_NOT_FOUND), [])
@@ -229,8 +227,7 @@ def test_wait_ended_otherwise_deletes_the_placeholders() -> None:
     life.api.create(life.queue)
     life.reconcile()
     assert life.status["phase"] == "Provisioning"  # a queue without a pool counts nothing
-    life = Pooled()
-    life.reconcile()
+    life = Pooled().begin()
     life.api.edit(n.JOB_KIND, "vit", numNodes=3)  # does not divide 16: refused before its first start
     life.reconcile()
     assert (life.status["phase"], life.api.placeholders()) == ("Failed", [])
@@ -247,8 +244,7 @@ def test_resized_wait_starts_over_with_its_placeholders() -> None:
 
 
 def test_placeholders_of_another_template_are_replaced() -> None:
-    life = Pooled()
-    life.reconcile()
+    life = Pooled().begin()
     before = {each["metadata"]["uid"] for each in life.api.list("Pod")}
     life.queue["spec"]["nodeResources"]["cpus"] = 48
     life.api.objects[n.QUEUE_KIND, "research"]["spec"] = life.queue["spec"]
@@ -283,8 +279,7 @@ def test_impossible_job_is_reported_without_placeholders() -> None:
     life.turn(3)
     assert (life.status["phase"], life.status["nodes"]) == ("Provisioning", 5)
 
-    life = Pooled()
-    life.reconcile()
+    life = Pooled().begin()
     life.api.exists = False
     assert after(life) == ("Pending", n.REASON_POOL_NOT_FOUND)
     assert life.condition(n.CAPACITY_AVAILABLE) == ("False", n.REASON_POOL_NOT_FOUND)
@@ -313,8 +308,7 @@ NO_TYPE = ("NodePool", POOL, "NodePool requirements filtered out all types", "No
     (("Pod", "else-hold-0", "no instance type has enough resources, requirements=a, resources=b"), ""),
 ])  # fmt: skip
 def test_verdict_of_karpenter_is_reported(warning: tuple[str, ...], reported: str) -> None:
-    life = Pooled()
-    life.reconcile()
+    life = Pooled().begin()
     life.api.warn(*warning)
     assert after(life) == (IMPOSSIBLE if reported else WAITING)
     assert reported in life.message
@@ -572,7 +566,7 @@ def test_worker_larger_than_every_node_is_refused(resource: tuple[str, str]) -> 
     life.api.annotations = NODE
     life.turn(2)
     assert life.state == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
-    assert "a worker requests" in life.status["message"]
+    assert "a worker requests" in life.message
     assert life.api.bought == 0
 
 
@@ -602,7 +596,7 @@ def test_pool_without_reservation_is_waited_for() -> None:
     life.api.reservations = []
     life.turn(2)
     assert life.state == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
-    assert "no active capacity reservation" in life.status["message"]
+    assert "no active capacity reservation" in life.message
     assert (life.names("Pod"), life.api.bought) == ([], 0)
     kept = pool_status(POOL, life.api.observation().pool)
     assert kept["reservations"] == 0
@@ -662,7 +656,7 @@ def test_limits_of_each_requested_resource_count(
     life.api.offers[names.LABEL_INSTANCE_TYPE] = "one,another"
     life.turn(2)
     assert life.state == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
-    assert said in life.status["message"]
+    assert said in life.message
     assert life.api.bought == 0
     status = {"pool": pool_status(POOL, life.api.observation().pool)}
     job = attempt_spec({"numGPUs": 0, "numNodes": 3}, {**POOLED, **of_queue})

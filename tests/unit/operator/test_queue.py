@@ -20,8 +20,7 @@ pytestmark = pytest.mark.unit
 
 
 def test_kai_queue_follows_the_finalizer_and_the_queue() -> None:
-    life = QueueLife(NAMED)
-    life.reconcile()
+    life = QueueLife(NAMED).begin()
     assert life.kai == ["gpu"]
     order = life.api.written
     assert order.index(f"put finalizers {n.QUEUE_FINALIZER}") < order.index("create Queue gpu")
@@ -57,41 +56,26 @@ def test_kai_queue_after_a_crash_is_not_left_behind() -> None:
     for last in range(12):
         life = QueueLife(NAMED)
         life.api.crash_after(last)
-        for action in ("make", "delete"):
-            if action == "delete":
-                life.api.delete(n.QUEUE_KIND, "research")
-                life.api.settle()
+        for act in (life.reconcile, life.delete):
             for _ in range(4):
                 try:
-                    life.reconcile()
+                    act()
                 except Crash:
                     life.api.settle()
         assert life.api.objects == {}
 
 
-@pytest.mark.parametrize("changes", [NAMED, None], ids=["with a queue of KAI", "without"])
-def test_finalizer_set_by_the_user_is_removed_others_stay(
-    changes: dict[str, Any] | None,
-) -> None:
+@pytest.mark.parametrize(("changes", "reason"), [(NAMED, "Created"), (None, "NotRequested")])
+def test_finalizer_is_set_only_with_a_queue_of_kai(changes: dict[str, Any] | None, reason: str) -> None:
     life = QueueLife(changes)
     before = ["a/theirs"] if changes else [n.QUEUE_FINALIZER, "a/theirs"]
     life.api.objects[n.QUEUE_KIND, "research"]["metadata"]["finalizers"] = before
     life.reconcile()
     assert life.finalizers == ["a/theirs", *([n.QUEUE_FINALIZER] if changes else [])]
-    life.api.delete(n.QUEUE_KIND, "research")
-    for _ in range(2):
-        life.reconcile()
-    assert (life.kai, life.finalizers) == ([], ["a/theirs"])
-
-
-def test_queue_without_kai_queue_has_no_finalizer() -> None:
-    life = QueueLife()
+    assert life.condition(n.KAI_QUEUE_READY) == ("True", reason)
+    life.delete()
     life.reconcile()
-    assert (life.kai, life.finalizers) == ([], [])
-    assert life.condition(n.KAI_QUEUE_READY) == ("True", "NotRequested")
-    life.api.delete(n.QUEUE_KIND, "research")
-    life.api.settle()
-    assert life.api.objects == {}
+    assert (life.kai, life.finalizers) == ([], ["a/theirs"])
 
 
 def test_queue_without_kai_reports_it() -> None:
@@ -105,8 +89,7 @@ def test_queue_without_kai_reports_it() -> None:
     assert life.condition(n.READY)[0] == "True"
     # And one that was uninstalled keeps no queue from being deleted.
     life.cluster = CLUSTER
-    life.api.delete(n.QUEUE_KIND, "research")
-    life.reconcile()
+    life.delete()
     assert (n.QUEUE_KIND, "research") not in life.api.objects
 
 
@@ -118,30 +101,25 @@ def test_kai_queue_of_others_is_used_and_kept() -> None:
     assert life.condition(n.KAI_QUEUE_READY) == ("True", "Found")
     assert life.finalizers == []
     assert life.api.objects["Queue", "gpu"]["spec"] == {}
-    life.api.delete(n.QUEUE_KIND, "research")
-    life.reconcile()
+    life.delete()
     assert life.kai == ["gpu"]
 
 
 def test_kai_queue_renamed_moves_and_parent_is_patched() -> None:
-    life = QueueLife(NAMED)
-    life.reconcile()
+    life = QueueLife(NAMED).begin()
     life.api.edit(n.QUEUE_KIND, "research", parentKaiQueue="org")
     life.api.objects["Queue", "gpu"]["spec"]["resources"]["gpu"]["quota"] = 8
     life.reconcile()
     assert life.api.objects["Queue", "gpu"]["spec"]["parentQueue"] == "org"
     assert life.api.objects["Queue", "gpu"]["spec"]["resources"]["gpu"]["quota"] == 8
-    life.api.edit(n.QUEUE_KIND, "research", kaiQueue="other")
-    life.reconcile()
+    life.edit(kaiQueue="other")
     assert life.kai == ["other"]
-    life.api.edit(n.QUEUE_KIND, "research", kaiQueue=None)
-    life.reconcile()
+    life.edit(kaiQueue=None)
     assert (life.kai, life.finalizers) == ([], [])
 
 
 def test_missing_parent_is_reported_and_polled() -> None:
-    life = QueueLife({**NAMED, "parentKaiQueue": "other"})
-    life.reconcile()
+    life = QueueLife({**NAMED, "parentKaiQueue": "other"}).begin()
     assert life.api.objects["Queue", "gpu"]["spec"]["parentQueue"] == "other"
     assert life.condition(n.KAI_QUEUE_READY) == ("False", "ParentQueueNotFound")
     assert life.condition(n.READY) == ("False", "ParentQueueNotFound")
@@ -170,15 +148,12 @@ def below(kind: str, name: str) -> dict[str, Any]:
     ],
 )
 def test_kai_queue_with_gangs_or_queues_stays(others: list[dict[str, Any]], left: str) -> None:
-    life = QueueLife(NAMED)
-    life.reconcile()
+    life = QueueLife(NAMED).begin()
     life.others = [*others, below("Queue", "gpu")]
-    life.api.edit(n.QUEUE_KIND, "research", kaiQueue="other")
-    life.reconcile()
+    life.edit(kaiQueue="other")
     assert (life.kai, life.requeue_after) == (["gpu", "other"], POLL_SECONDS)
     assert life.condition(n.READY) == ("True", "Ready")
-    life.api.delete(n.QUEUE_KIND, "research")
-    life.reconcile()
+    life.delete()
     assert life.kai == ["gpu", "other"], "one goes with the last"
     assert life.condition(n.READY) == ("False", "Deleting")
     assert f"queue gpu of KAI Scheduler is in use: {left}" in life.message()
@@ -188,15 +163,13 @@ def test_kai_queue_with_gangs_or_queues_stays(others: list[dict[str, Any]], left
 
 
 def test_kai_queues_of_one_owner_are_deleted_bottom_up() -> None:
-    life = QueueLife(NAMED)
-    life.reconcile()
+    life = QueueLife(NAMED).begin()
     life.api.edit(n.QUEUE_KIND, "research", kaiQueue="low", parentKaiQueue="gpu")
     for _ in range(2):
         life.others = life.api.list("Queue")
         life.reconcile()
     assert life.kai == ["gpu", "low"]
-    life.api.delete(n.QUEUE_KIND, "research")
-    life.reconcile()
+    life.delete()
     life.others = life.api.list("Queue")
     life.reconcile()
     assert life.api.objects == {}
@@ -207,10 +180,8 @@ def test_kai_queues_of_one_owner_are_deleted_bottom_up() -> None:
 
 
 def test_invalid_spec_deletes_nothing() -> None:
-    life = QueueLife(NAMED)
-    life.reconcile()
-    life.api.edit(n.QUEUE_KIND, "research", image=5)
-    life.reconcile()
+    life = QueueLife(NAMED).begin()
+    life.edit(image=5)
     assert life.kai == ["gpu"]
     assert life.condition(n.POD_TEMPLATE_VALID) == ("False", "InvalidSpec")
     assert life.condition(n.READY)[0] == "False"
@@ -244,17 +215,19 @@ FULL = 'pods "template-trial" is forbidden: exceeded quota: few, requested: pods
     ],
 )
 def test_dry_run_sets_the_condition_of_the_template(tried: str | None, shown: tuple[str, str]) -> None:
-    life = QueueLife(tried=tried)
-    life.reconcile()
+    life = QueueLife(tried=tried).begin()
     assert life.condition(n.POD_TEMPLATE_VALID) == shown
     assert life.condition(n.READY)[0] == shown[0]
     assert life.requeue_after == (None if shown[0] == "True" else POLL_SECONDS)
 
 
-def test_trial_pod_is_a_worker_of_the_queue() -> None:
-    item = queue(
-        {"podTemplate.spec": {"hostIPC": True}, "storage.datasets": {"enabled": True, "size": "1Gi"}}
-    )
+def test_trial_pod_is_that_of_a_job_with_a_workspace() -> None:
+    own = {
+        "hostIPC": True,
+        "initContainers": [{"name": "prepare", "image": "busybox"}],
+        "volumes": [{"name": "mine", "emptyDir": {}}],
+    }
+    item = queue({"podTemplate.spec": own, "podTemplate.metadata": {"labels": {"mine": "too"}}})
     item["metadata"]["namespace"] = "team"
     pod = build_trial_pod(build_queue_context(item, [], CLUSTER, 0.0))
     assert pod is not None
@@ -262,17 +235,6 @@ def test_trial_pod_is_a_worker_of_the_queue() -> None:
     assert pod["spec"]["containers"][0]["image"] == "example.com/pytorch:2.9"
     # A pod outside of a Job has no index.
     assert "job-completion-index" not in str(pod)
-    assert build_trial_pod(build_queue_context(queue({"image": None}), [], CLUSTER, 0.0)) is None
-
-
-def test_trial_pod_is_that_of_a_job_with_a_workspace() -> None:
-    own = {
-        "initContainers": [{"name": "prepare", "image": "busybox"}],
-        "volumes": [{"name": "mine", "emptyDir": {}}],
-    }
-    item = queue({"podTemplate.spec": own, "podTemplate.metadata": {"labels": {"mine": "too"}}})
-    pod = build_trial_pod(build_queue_context(item, [], CLUSTER, 0.0))
-    assert pod is not None
     # The template's own come first: in spec.initContainers[0] the API server's answer means what its author means.
     inits, volumes = pod["spec"]["initContainers"], pod["spec"]["volumes"]
     assert [each["name"] for each in inits] == ["prepare", "workspace", "workspace-sync"]
@@ -282,6 +244,7 @@ def test_trial_pod_is_that_of_a_job_with_a_workspace() -> None:
     assert labels["batch.kubernetes.io/job-name"] == labels["job-name"] == "template-trial-0"
     assert labels["batch.kubernetes.io/controller-uid"] == labels["controller-uid"]
     assert (labels["mine"], labels[n.LABEL_JOB]) == ("too", "template-trial")
+    assert build_trial_pod(build_queue_context(queue({"image": None}), [], CLUSTER, 0.0)) is None
 
 
 BESIDE = [{"name": "torchrun"}, {"name": "logs"}]
@@ -307,8 +270,7 @@ OF_A_JOB = {"labels": {"batch.kubernetes.io/job-name": "x"}}
     ],
 )
 def test_reserved_field_is_reported_with_its_path(template: dict[str, Any], error: str) -> None:
-    life = QueueLife({**NAMED, "podTemplate": template})
-    life.reconcile()
+    life = QueueLife({**NAMED, "podTemplate": template}).begin()
     assert life.condition(n.POD_TEMPLATE_VALID) == life.condition(n.READY) == ("False", "InvalidSpec")
     assert life.message(n.POD_TEMPLATE_VALID).startswith(f"spec.podTemplate.{error.format('spec')}")
     # The error does not stop the queue of KAI or jobs.
@@ -325,23 +287,17 @@ def test_reserved_field_is_reported_with_its_path(template: dict[str, Any], erro
         Life(own).run()
 
 
-def test_started_job_keeps_its_limits_with_a_refused_template(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_started_job_keeps_its_limits_with_a_refused_template(monkeypatch: pytest.MonkeyPatch) -> None:
     own = {"overrides": {"podTemplate": {"spec": {"schedulerName": "another"}}}}
     limits = {"jobDefaults": {"activeDeadlineSeconds": 1000, "maxRestarts": 1}}
     with monkeypatch.context() as before:
         before.setattr("trainyard.operator.api.resolve.check_pod_template", lambda *_, **__: [])
         life = Life(own, limits).run()
-    life.api.run_pods("Failed", exit_code=1, only=0)
-    for _ in range(3):
-        life.reconcile()
-        life.api.now += 20
+    life.fail(only=0)
     life.run()
-    assert (life.status["phase"], life.status["restarts"]) == ("Running", 1)
-    life.api.now += 1000
-    life.reconcile()
-    assert (life.status["phase"], life.status["reason"]) == ("Failed", "DeadlineExceeded")
+    assert life.shown("phase", "restarts") == ("Running", 1)
+    life.wait(1000)
+    assert life.state == ("Failed", "DeadlineExceeded")
 
 
 def test_template_may_have_sidecars_and_other_labels() -> None:

@@ -142,8 +142,7 @@ def test_stuck_pod_delays_the_next_attempt() -> None:
     assert life.api.events[-2:] == [n.REASON_WORKER_FAILED, n.REASON_STOPPING]
     assert life.api.warning_reasons == [n.REASON_WORKER_FAILED]
     assert life.message == f"the workers of the earlier attempt stop: Job vit-0, pod {stuck} on n0"
-    life.api.now += life.requeue_after or 0
-    life.reconcile()
+    life.wait(life.requeue_after or 0)
     assert life.message.endswith(
         f"pod {stuck} on n0. This takes longer than usual. If a node does not answer, delete it"
     )
