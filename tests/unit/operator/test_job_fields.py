@@ -36,6 +36,7 @@ from trainyard.operator.resources import InvalidJob
 pytestmark = pytest.mark.unit
 
 ONE = {"numGPUs": 8}
+SENT = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
 
 
 def test_num_gpus_and_num_nodes_set_the_size() -> None:
@@ -70,18 +71,16 @@ def test_distribute_impossible_size_is_refused(asked: dict[str, Any], gpus: int,
         attempt_spec(asked, {"nodeResources.gpus": gpus})
 
 
-def test_distribute_suggested_split_is_accepted() -> None:
-    for gpus in (2, 4, 8):
-        for count in range(1, 129):
-            try:
-                attempt_spec({"numGPUs": count}, {"nodeResources.gpus": gpus})
-            except InvalidJob as refused:
-                named = re.search(r"spec\.numNodes to (\d+) with (\d+) GPUs? on each", str(refused))
-                if named:
-                    size = attempt_spec(
-                        {"numGPUs": count, "numNodes": int(named[1])}, {"nodeResources.gpus": gpus}
-                    ).size
-                    assert (size.nodes, size.gpus) == (int(named[1]), int(named[2]))
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_distribute_suggested_split_is_accepted(gpus: int) -> None:
+    for count in range(1, 129):
+        try:
+            attempt_spec({"numGPUs": count}, {"nodeResources.gpus": gpus})
+        except InvalidJob as refused:
+            if named := re.search(r"spec\.numNodes to (\d+) with (\d+) GPUs? on each", str(refused)):
+                split = {"numGPUs": count, "numNodes": int(named[1])}
+                size = attempt_spec(split, {"nodeResources.gpus": gpus}).size
+                assert (size.nodes, size.gpus) == (int(named[1]), int(named[2]))
 
 
 def test_cpu_job_requests_no_gpus() -> None:
@@ -94,41 +93,39 @@ def test_cpu_job_requests_no_gpus() -> None:
     assert env({"env": [{"name": "OMP_NUM_THREADS", "value": "5"}]})["OMP_NUM_THREADS"] == "5"
 
 
-def test_command_args_and_env_reach_the_worker() -> None:
-    asked = {
-        "command": "python train.py --a 'b c'",
-        "args": ["--x", "$(y) z"],
-        "env": [{"name": "A", "value": "1"}],
-    }
-    words = container(asked)["command"]
+def test_command_and_args_reach_the_worker() -> None:
+    words = container({"command": "python train.py --a 'b c'", "args": ["--x", "$(y) z"]})["command"]
     assert words[-6:] == ["python", "train.py", "--a", "b c", "--x", "$$$$(y) z"]
-    assert env(asked)["A"] == "1"
-    secret = {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
-    assert env({"env": [secret]})["S"] == secret["valueFrom"]
-    references: dict[str, dict[str, Any]] = {
-        "configMapKeyRef": {"name": "c", "key": "k", "optional": True},
-        "fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"},
-        "resourceFieldRef": {"containerName": "x", "resource": "limits.cpu", "divisor": 1},
-    }
-    for kind, reference in references.items():
-        assert env({"env": [{"name": "R", "valueFrom": {kind: reference}}]})["R"] == {kind: reference}
+
+
+@pytest.mark.parametrize("value", [
+    {"value": "1"},
+    {"valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+    {"valueFrom": {"configMapKeyRef": {"name": "c", "key": "k", "optional": True}}},
+    {"valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}},
+    {"valueFrom": {"resourceFieldRef": {"containerName": "x", "resource": "limits.cpu", "divisor": 1}}},
+])  # fmt: skip
+def test_env_reaches_the_worker_unchanged(value: dict[str, Any]) -> None:
+    assert {"name": "A", **value} in container({"env": [{"name": "A", **value}]})["env"]
     # What the controller counts by, nobody changes.
-    assert env({"env": [{"name": n.ENV_ATTEMPT, "value": "9"}]})[n.ENV_ATTEMPT] == "0"
+    assert env({"env": [{"name": n.ENV_ATTEMPT, **value}]})[n.ENV_ATTEMPT] == "0"
 
 
-def test_cpu_job_avoids_nodes_with_gpus() -> None:
+@pytest.mark.parametrize("bound", [
+    {"scheduling.pool": "p5"},
+    {"scheduling.nodeSelector": {names.LABEL_NODEPOOL: "p5"}},
+    {"podTemplate.spec.nodeSelector": {names.LABEL_NODEPOOL: "p5"}},
+    {"nodeResources.gpuType": "p5"},
+])  # fmt: skip
+def test_cpu_job_avoids_nodes_with_gpus(bound: dict[str, Any]) -> None:
+    with pytest.raises(InvalidJob, match=r"spec.numGPUs is 0, and nodes of (pool|gpuType) p5 have GPUs"):
+        attempt_spec({"numGPUs": 0}, bound)
+
+
+def test_cpu_job_runs_in_a_queue_without_gpus() -> None:
     pooled = {"scheduling.pool": "p5"}
-    with pytest.raises(InvalidJob, match=r"spec.numGPUs is 0, and nodes of pool p5 have GPUs"):
-        attempt_spec({"numGPUs": 0}, pooled)
     with pytest.raises(AssertionError, match=r"spec.overrides.nodeResources.gpus is 0, and nodes of pool p5"):
         attempt_spec({"numGPUs": 0, "overrides": {"nodeResources": {"gpus": 0}}}, pooled)
-    for bound in (
-        {"scheduling.nodeSelector": {names.LABEL_NODEPOOL: "p5"}},
-        {"podTemplate.spec.nodeSelector": {names.LABEL_NODEPOOL: "p5"}},
-        {"nodeResources.gpuType": "p5"},
-    ):
-        with pytest.raises(InvalidJob, match=r"spec.numGPUs is 0, and nodes of (pool|gpuType) p5 have GPUs"):
-            attempt_spec({"numGPUs": 0}, bound)
     assert attempt_spec({"numGPUs": 0}, {**pooled, "nodeResources.gpus": 0}).size.gpus == 0
     assert attempt_spec({"numGPUs": 0}).size.gpus == 0
 
@@ -140,7 +137,7 @@ def test_sync_pod_avoids_nodes_of_pools() -> None:
         "scheduling.nodeSelector": {"disk": "fast"},
         "storage.workspace": {"enabled": True, "size": "1Gi", "accessMode": "ReadWriteOnce"},
     }
-    made = build_sync_pod(attempt_spec({"workspace": {"digest": DIGEST, "sizeBytes": 5}}, asked))
+    made = build_sync_pod(attempt_spec(SENT, asked))
     assert "annotations" not in made["metadata"]
     assert (made["spec"]["tolerations"], made["spec"].get("nodeSelector")) == ([], None)
     assert not [each for each in made["spec"]["volumes"] if "persistentVolumeClaim" in each]
@@ -154,58 +151,25 @@ def test_sync_pod_avoids_nodes_of_pools() -> None:
 
 
 def test_workspace_without_url_uses_sync_pod() -> None:
-    sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
-    made = attempt_spec(sent)
+    made = attempt_spec(SENT)
     assert made.spec.has_sync_pod
-    address = ["--sync", "http://vit-sync-0.vit.team.svc:8080"]
-    tools = pod(sent)["spec"]["initContainers"]
+    assert not attempt_spec({"workspace": {**SENT["workspace"], "url": "s3://bbb/k"}}).spec.has_sync_pod
+    tools = pod(SENT)["spec"]["initContainers"]
     assert tools[0]["command"] == [
-        "python", "-m", "trainyard.workspace", "fetch",
-        "--archive", "/etc/torchrun/archive", *address, "--into", n.TOOLS_WORKSPACE,
+        "python", "-m", "trainyard.workspace", "fetch", "--archive", "/etc/torchrun/archive",
+        "--sync", "http://vit-sync-0.vit.team.svc:8080", "--into", n.TOOLS_WORKSPACE,
     ]  # fmt: skip
     assert tools[1]["command"] == [*tools[0]["command"][:3], "follow", *tools[0]["command"][4:]]
     assert tools[0]["image"] == TOOLS
-    assert mounted(pod(sent), "/app")[1] == {"name": "workspace", "emptyDir": {}}
+    assert mounted(pod(SENT), "/app")[1] == {"name": "workspace", "emptyDir": {}}
+    assert "initContainers" not in pod()["spec"]
     image = dockerfile.parse((CHECKOUT / "launcher" / "Dockerfile").read_text())
     sync = build_sync_pod(made)
     for each in (*tools, *sync["spec"]["containers"]):
-        hides = [
-            m["mountPath"]
-            for m in each["volumeMounts"]
-            if f"{image.workdir}/".startswith(f"{m['mountPath']}/")
-        ]
-        assert hides == [], "the image has its program there"
-    assert sync["metadata"]["name"] == sync["spec"]["hostname"] == "vit-sync-0"
-    command = ["python", "-m", "trainyard.workspace", "serve", "--expect", DIGEST, "--size", "5"]
-    assert sync["spec"]["containers"][0]["command"] == [*command, "--give-up-seconds", "600"]
-    started = build_sync_pod(dataclasses.replace(made, has_started=True, nearby=("http://other:8080",)))
-    assert started["spec"]["containers"][0]["command"] == [*command, "--nearby", "http://other:8080"]
-    assert sync["spec"]["subdomain"] == "vit"
-    assert sync["metadata"]["labels"][n.LABEL_JOB] == "vit"
-    archives = sync["spec"]["volumes"][0]
-    (container,) = sync["spec"]["containers"]
-    assert archives == {"name": "archives", "emptyDir": {"sizeLimit": "2049Mi"}}
-    assert container["env"] == [{"name": n.ENV_SYNC_MOST, "value": str(2**30)}]
-    assert container["resources"]["requests"]["ephemeral-storage"] == "1Mi"
-    large = build_sync_pod(attempt_spec({"workspace": {**sent["workspace"], "sizeBytes": 10 * 2**30}}))[
-        "spec"
-    ]
-    assert large["volumes"][0]["emptyDir"]["sizeLimit"] == "40961Mi"
-    assert large["containers"][0]["env"][0]["value"] == str(20 * 2**30)
-    assert large["containers"][0]["resources"]["requests"]["ephemeral-storage"] == "20481Mi"
-    assert not {"priorityClassName", "imagePullSecrets"} & set(sync["spec"])
-    secrets = [{"name": "registry"}]
-    asked = {"podTemplate.spec": {"imagePullSecrets": secrets}, "scheduling.priorityClassName": "high"}
-    as_the_queue_says = build_sync_pod(attempt_spec(sent, asked))["spec"]
-    assert as_the_queue_says["imagePullSecrets"] == secrets
-    # Workers of a higher priority could preempt it, with what it was sent.
-    assert as_the_queue_says["priorityClassName"] == "high"
-    assert (
-        "priorityClassName"
-        not in build_sync_pod(attempt_spec(sent, {**asked, "scheduling.pool": "p5"}))["spec"]
-    )
-    assert not attempt_spec({"workspace": {**sent["workspace"], "url": "s3://bbb/k"}}).spec.has_sync_pod
-    assert "initContainers" not in pod()["spec"]
+        for mount in each["volumeMounts"]:
+            assert not f"{image.workdir}/".startswith(f"{mount['mountPath']}/"), (
+                "the image has its program there"
+            )
     # It is the annotation by which a new digest, and a new size, are noticed.
     (job,) = build_jobs(made)
     assert job["metadata"]["annotations"] == {
@@ -216,11 +180,44 @@ def test_workspace_without_url_uses_sync_pod() -> None:
     }
 
 
+def test_sync_pod_serves_the_workspace_of_its_job() -> None:
+    made = attempt_spec(SENT)
+    sync = build_sync_pod(made)
+    assert sync["metadata"]["name"] == sync["spec"]["hostname"] == "vit-sync-0"
+    assert (sync["spec"]["subdomain"], sync["metadata"]["labels"][n.LABEL_JOB]) == ("vit", "vit")
+    command = ["python", "-m", "trainyard.workspace", "serve", "--expect", DIGEST, "--size", "5"]
+    assert sync["spec"]["containers"][0]["command"] == [*command, "--give-up-seconds", "600"]
+    started = build_sync_pod(dataclasses.replace(made, has_started=True, nearby=("http://other:8080",)))
+    assert started["spec"]["containers"][0]["command"] == [*command, "--nearby", "http://other:8080"]
+
+
+@pytest.mark.parametrize(
+    ("size", "limit", "most", "request_"),
+    [(5, "2049Mi", 2**30, "1Mi"), (10 * 2**30, "40961Mi", 20 * 2**30, "20481Mi")],
+)
+def test_sync_pod_has_room_for_larger_workspaces(size: int, limit: str, most: int, request_: str) -> None:
+    spec = build_sync_pod(attempt_spec({"workspace": {"digest": DIGEST, "sizeBytes": size}}))["spec"]
+    assert spec["volumes"][0] == {"name": "archives", "emptyDir": {"sizeLimit": limit}}
+    (container,) = spec["containers"]
+    assert container["env"] == [{"name": n.ENV_SYNC_MOST, "value": str(most)}]
+    assert container["resources"]["requests"]["ephemeral-storage"] == request_
+
+
+def test_sync_pod_has_secrets_and_priority_of_the_queue() -> None:
+    secrets = [{"name": "registry"}]
+    asked = {"podTemplate.spec": {"imagePullSecrets": secrets}, "scheduling.priorityClassName": "high"}
+    spec = build_sync_pod(attempt_spec(SENT, asked))["spec"]
+    # Workers of a higher priority could preempt it, with what it was sent.
+    assert (spec["imagePullSecrets"], spec["priorityClassName"]) == (secrets, "high")
+    pooled = build_sync_pod(attempt_spec(SENT, {**asked, "scheduling.pool": "p5"}))["spec"]
+    assert "priorityClassName" not in pooled
+    assert not {"priorityClassName", "imagePullSecrets"} & set(build_sync_pod(attempt_spec(SENT))["spec"])
+
+
 def test_workspace_tools_run_as_user_of_worker() -> None:
-    sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
-    assert pod(sent)["spec"]["initContainers"][0]["securityContext"]["runAsUser"] == 0
+    assert pod(SENT)["spec"]["initContainers"][0]["securityContext"]["runAsUser"] == 0
     below = {"podTemplate.spec": {"securityContext": {"runAsNonRoot": True, "runAsUser": 7}}}
-    assert pod(sent, below)["spec"]["initContainers"][0]["securityContext"]["runAsUser"] == 7
+    assert pod(SENT, below)["spec"]["initContainers"][0]["securityContext"]["runAsUser"] == 7
 
 
 HOME = {"name": n.WORKER_CONTAINER, "env": [{"name": "HOME", "value": "/queue"}]}
@@ -328,9 +325,8 @@ def test_worker_on_host_network_has_local_address() -> None:
 def test_rendezvous_of_one_worker_is_local() -> None:
     assert attempt_spec(ONE).rendezvous.endpoint == "localhost:0"
     static = attempt_spec({**ONE, "distributed": {"rdzvBackend": "static"}})
-    assert (
-        static.rendezvous.endpoint == "vit-0-0.vit.team.svc:29500"
-    )  # which is where its processes meet, too
+    # The processes of the worker meet there, too.
+    assert static.rendezvous.endpoint == "vit-0-0.vit.team.svc:29500"
 
 
 def test_grace_period_follows_timeout_of_torchrun() -> None:
