@@ -159,12 +159,9 @@ def test_cluster_reader_weak_policy_is_not_in_force(api: FakeApi, kind: str, spe
 @pytest.mark.parametrize(
     ("key", "reserved"),
     [
-        *(
-            (key, True)
-            for key in (n.LABEL_ATTEMPT, n.LABEL_JOB_UID, n.LABEL_NODE, n.LABEL_KAI_QUEUE, n.LABEL_JOB)
-        ),
+        (n.LABEL_JOB, True),
+        (n.LABEL_KAI_QUEUE, True),
         (n.ANNOTATION_POD_GROUP, True),
-        ("trainyard.dev/role", True),
         ("a.trainyard.dev/role", True),
         ("karpenter.sh/do-not-disrupt", True),
         ("kai.scheduler/queue", True),

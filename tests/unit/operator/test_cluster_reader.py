@@ -124,46 +124,6 @@ def copy_job(api: FakeApi, name: str) -> str:
     return path
 
 
-def test_job_starts_with_the_nodes_that_it_holds(api: FakeApi) -> None:
-    pooled(api)
-    settle(Mortal(api))
-    assert (phase(api), reason(api)) == ("Pending", n.REASON_WAITING_FOR_NODES)
-    assert placeholder_names(api) == [f"{PODS}/vit-hold-0", f"{PODS}/vit-hold-1"]
-    assert ATTEMPT not in api.objects
-    settle(Mortal(api))  # now its placeholders wait
-    idle_objects = Mortal(api)
-    settle(idle_objects)
-    assert idle_objects.writes == 0
-    buy(api)
-    settle(Mortal(api))
-    assert phase(api) == n.PHASE_PROVISIONING
-    assert api.objects[ATTEMPT]["spec"]["completions"] == 2
-    displace(api)
-    settle(Mortal(api))
-    assert (phase(api), placeholder_names(api)) == (n.PHASE_RUNNING, [])
-
-
-def test_two_jobs_with_the_same_idle_nodes_one_starts(api: FakeApi) -> None:
-    def reconcile_both() -> None:
-        both = reconciler(Mortal(api))
-        for name in ("other", "vit"):
-            both.reconcile_job("team", name)
-
-    pooled(api)
-    for name in ("a", "b"):
-        idle(api, name)
-    second = copy_job(api, "other")
-    reconcile_both()
-    assert len(placeholder_names(api)) == 4
-    for path, node in ((f"{PODS}/vit-hold-0", "a"), (f"{PODS}/vit-hold-1", "b")):  # the scheduler's choice
-        place(api, path, node)
-    for _ in range(3):
-        reconcile_both()
-    assert phase(api) == n.PHASE_PROVISIONING
-    assert reason(api, second) == n.REASON_WAITING_FOR_NODES
-    assert "in use" in api.objects[second]["status"]["message"]
-
-
 def test_pool_is_read_only_for_jobs_that_wait(api: FakeApi) -> None:
     pooled(api)
     settle(Mortal(api))
@@ -184,12 +144,6 @@ def test_pool_is_read_only_for_jobs_that_wait(api: FakeApi) -> None:
         change()
         settle(Mortal(api))
         assert set(reads(api)) <= {(NODES, "0")}, "only what its nodes are, for the cost"
-
-
-def test_queue_without_pool_reads_none(api: FakeApi) -> None:
-    stage(api)
-    settle(Mortal(api))
-    assert (phase(api), reads(api)) == (n.PHASE_PROVISIONING, [])
 
 
 def test_pool_is_read_with_its_reservations(api: FakeApi) -> None:

@@ -124,23 +124,6 @@ def test_user_roles_cannot_write_status() -> None:
         assert verb == "get" or not resource.endswith("/status")
 
 
-def test_role_bindings_name_the_account_of_the_deployment() -> None:
-    namespace, account, made = installed("deployment.yaml")
-    assert (
-        made["spec"]["template"]["spec"]["serviceAccountName"] == account["metadata"]["name"] == n.CONTROLLER
-    )
-    assert namespace["metadata"]["name"] == n.CONTROLLER_NAMESPACE
-    for each in (account, made):
-        assert each["metadata"]["namespace"] == n.CONTROLLER_NAMESPACE
-    bindings = [each for each in installed("rbac/role.yaml") if "roleRef" in each]
-    assert [each["roleRef"]["kind"] for each in bindings] == ["ClusterRole", "Role"]
-    for each in bindings:
-        assert each["roleRef"]["name"] == n.CONTROLLER
-        assert each["subjects"] == [
-            {"kind": "ServiceAccount", "name": n.CONTROLLER, "namespace": n.CONTROLLER_NAMESPACE}
-        ]
-
-
 def _container(text: str) -> dict[str, Any]:
     *_, made = yaml.load_all(text, yaml.CSafeLoader)
     (found,) = made["spec"]["template"]["spec"]["containers"]
@@ -172,33 +155,29 @@ def test_deployment_has_the_security_of_the_launcher() -> None:
 
 
 def test_network_policies_have_labels_and_ports_of_the_code() -> None:
+    def in_namespace(name: str) -> dict[str, Any]:
+        return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
+
+    def port(number: int | None) -> list[dict[str, Any]]:
+        return [{"protocol": "TCP", "port": number}]
+
     jobs = {"matchExpressions": [{"key": n.LABEL_JOB, "operator": "Exists"}]}
     scrapers = {"namespaceSelector": {"matchLabels": {names.LABEL_SCRAPER: names.SCRAPER}}}
+    trainer = port(names.TRAINER_METRICS_PORT)
     closed, metrics, calls = installed("network.yaml")
     assert {each["metadata"]["namespace"] for each in (closed, metrics, calls)} == {n.CONTROLLER_NAMESPACE}
     assert closed["spec"] == {"podSelector": {}, "policyTypes": ["Ingress"]}
-    assert metrics["spec"]["ingress"] == [
-        {"from": [scrapers], "ports": [{"protocol": "TCP", "port": names.METRICS_PORT}]}
-    ]
-    trainer = [{"protocol": "TCP", "port": names.TRAINER_METRICS_PORT}]
+    assert metrics["spec"]["ingress"] == [{"from": [scrapers], "ports": port(names.METRICS_PORT)}]
     to_workers, to_karpenter = calls["spec"]["egress"][-2:]
     assert to_workers == {"to": [{"namespaceSelector": {}, "podSelector": jobs}], "ports": trainer}
-    service, namespace, _ = str(urlsplit(METRICS_URL).hostname).split(".")
-    assert to_karpenter == {
-        "to": [
-            {
-                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-                "podSelector": {"matchLabels": {"app.kubernetes.io/name": service}},
-            }
-        ],
-        "ports": [{"protocol": "TCP", "port": urlsplit(METRICS_URL).port}],
-    }
+    url = urlsplit(METRICS_URL)
+    service, namespace, _ = str(url.hostname).split(".")
+    pods = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": service}}}
+    assert to_karpenter == {"to": [{**in_namespace(namespace), **pods}], "ports": port(url.port)}
     workers, scraping = installed("network-jobs.yaml")
     assert workers["spec"]["podSelector"] == scraping["spec"]["podSelector"] == jobs
     assert workers["spec"]["ingress"] == [{"from": [{"podSelector": jobs}]}]
-    controller = {
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": n.CONTROLLER_NAMESPACE}}
-    }
+    controller = in_namespace(n.CONTROLLER_NAMESPACE)
     assert scraping["spec"]["ingress"] == [{"from": [scrapers, controller], "ports": trainer}]
 
 
