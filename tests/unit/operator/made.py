@@ -8,8 +8,8 @@ from typing import Any
 from launcher.manifests import REQUIRED
 from tests.torchrun_manifests import manifest
 from trainyard.operator import names as n
-from trainyard.operator.api.job import JobSpec, parse_job
-from trainyard.operator.api.resolve import Settings, resolve
+from trainyard.operator.api.job import parse_job
+from trainyard.operator.api.resolve import resolve
 from trainyard.operator.children import build_claim, build_jobs
 from trainyard.operator.context import AttemptSpec
 from trainyard.operator.observe import Cluster
@@ -45,13 +45,6 @@ def attempt_spec(
     assert spec is not None, wrong
     settings, wrong = resolve(queue(of_queue)["spec"], spec)
     assert settings is not None, wrong
-    return attempt_of(spec, settings, cluster, attempt)
-
-
-def attempt_of(
-    spec: JobSpec, settings: Settings, cluster: Cluster = CLUSTER, attempt: int = 0
-) -> AttemptSpec:
-    """Return the attempt of a job. Raises InvalidJob, VolumeMissing."""
     size = distribute(spec, settings.queue)
     storage = plan_storage("vit", spec, settings, size, cluster, {})
     return AttemptSpec(

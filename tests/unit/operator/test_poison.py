@@ -103,14 +103,17 @@ def test_plan_with_wrong_values_in_a_spec_keeps_the_phase(phase: str) -> None:
 
 @pytest.mark.long
 def test_plan_with_wrong_values_in_a_queue_returns() -> None:
-    item = stored(FULL_QUEUE)
+    item, job = stored(FULL_QUEUE), stored(FULL_JOB)
     ready = decide_queue(build_queue_context(item, [], KAI, 5.0, refusal=""))
     assert ready.status is not None
     item["status"] = ready.status
-    for _, poison in poisons(item):
+    for path, poison in poisons(item):
         build_trial_pod(build_queue_context(poison, [], CLUSTER, 0.0))
         decide_queue(build_queue_context(poison, [], KAI, 5.0, refusal=""))
-        plan_job(build_context(stored(FULL_JOB), poison, [], KAI, 5.0))
+        plan_job(build_context(job, poison, [], KAI, 5.0))
+        if path[0] == "spec":
+            overridden = with_value(job, ("spec", "overrides"), poison["spec"])
+            plan_job(build_context(overridden, FULL_QUEUE, [], KAI, 5.0))
 
 
 def value_at(item: Any, path: tuple[Any, ...]) -> Any:
