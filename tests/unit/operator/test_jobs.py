@@ -55,22 +55,6 @@ def test_job_from_submit_to_success() -> None:
     assert life.reconcile() == 0
 
 
-def test_job_before_its_status_names_it_has_no_pods() -> None:
-    life = Life()
-    item, plan = life.job, life.plan([])
-    assert [each["kind"] for each in plan.creations] == ["Service", "Job"]
-    assert plan.creations[-1]["spec"]["suspend"] is True
-    assert plan.status is not None
-    assert plan.status["phase"] == "Provisioning"
-    # A plan of old objects creates the Job, which never runs, because the status can't be written.
-    life.api.edit(n.JOB_KIND, "vit", suspend=True)
-    assert not life.api.apply(item, plan)
-    life.api.settle()
-    assert life.names("Pod") == []
-    life.reconcile()
-    assert life.names("Job") == []
-
-
 def test_plan_of_a_deleting_job_is_empty() -> None:
     item = job()
     item["metadata"] |= {"namespace": "team", "uid": "u", "deletionTimestamp": "2027-01-01T00:00:00Z"}
