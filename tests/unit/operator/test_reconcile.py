@@ -1,8 +1,9 @@
-"""Reconciles of a job through a real client and a small API server: reads, writes, conflicts, and kills at writes."""
+"""Reconciles through a real client and a small API server: reads, writes, conflicts, and kills at writes."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 from typing import Any
 
@@ -12,6 +13,8 @@ from tests.unit.launcher.api_server import FakeApi, serving
 from tests.unit.operator.staged import (
     ATTEMPT,
     JOB,
+    KAI,
+    KAI_GANGS,
     NOW,
     PODS,
     QUEUE,
@@ -21,16 +24,23 @@ from tests.unit.operator.staged import (
     Mortal,
     finish,
     index_of,
+    install_kai,
     outcome,
     phase,
     reconciler,
     settle,
+    settle_queue,
     stage,
     thing,
     workers,
 )
 from trainyard.k8s.client import ApiError
 from trainyard.operator import names as n
+from trainyard.operator.context import Condition, merge_conditions
+from trainyard.operator.plan import ReconcilePlan, apply_plan, deletion
+from trainyard.operator.reconciler import Reconciler
+
+pytestmark = pytest.mark.unit
 
 
 def reason(api: FakeApi) -> str:
@@ -403,3 +413,179 @@ def test_object_of_any_depth_stops_no_reconcile(api: FakeApi, of: str) -> None:
     controller.reconcile_job("team", "vit")
     controller.reconcile_queue("team", api.objects[QUEUE]["metadata"]["name"])
     assert phase(api) == n.PHASE_FAILED
+
+
+# --- writes of a plan whose object has changed, and the order of conditions
+
+OTHER = "example.com/theirs"
+CLAIM = "/apis/karpenter.sh/v1/nodeclaims/p5-1"
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_node_claim_of_a_job_that_has_started_is_kept(api: FakeApi, started: bool) -> None:
+    stage(api)
+    api.put(CLAIM, {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": "p5-1"}})
+    read = copy.deepcopy(api.objects[JOB])
+    plan = ReconcilePlan(deletions=(deletion(api.objects[CLAIM]),))
+    if started:
+        api.put(JOB, {**read, "status": {"phase": "Provisioning"}})
+    assert apply_plan(plan, read, Mortal(api)) == (JOB if started else "")
+    assert (CLAIM in api.objects) is started
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_finalizers_of_another_writer_are_kept(api: FakeApi, newer: bool) -> None:
+    stage(api)
+    read = copy.deepcopy(api.objects[QUEUE])
+    if newer:
+        api.put(QUEUE, {**read, "metadata": {**read["metadata"], "finalizers": [OTHER]}})
+    plan = ReconcilePlan(finalizers=(n.QUEUE_FINALIZER,), status={})
+    assert apply_plan(plan, read, Mortal(api)) == QUEUE, "it is reconciled again"
+    assert api.objects[QUEUE]["metadata"]["finalizers"] == [OTHER if newer else n.QUEUE_FINALIZER]
+
+
+def so(*types: str) -> list[Condition]:
+    return [Condition(type=each, status=True, reason="Reported", message=each) for each in types]
+
+
+def types(found: list[dict[str, Any]]) -> list[str]:
+    return [each["type"] for each in found]
+
+
+@pytest.mark.parametrize("every", [n.JOB_CONDITIONS, n.QUEUE_CONDITIONS])
+def test_conditions_are_in_the_order_of_their_kind(every: tuple[str, ...]) -> None:
+    reported = merge_conditions(None, so(*reversed(every)), 1, NOW)
+    assert types(reported) == list(every)
+    one_by_one: list[dict[str, Any]] = []
+    for each in every[1::2] + every[0::2]:
+        one_by_one = merge_conditions(one_by_one, so(each), 1, NOW)
+    assert one_by_one == reported
+
+
+def test_conditions_of_other_writers_come_last() -> None:
+    """The reference page does not name them."""
+    others = [{"type": "Zoned", "status": "True"}, {"type": "Audited", "status": "True"}]
+    reported = merge_conditions(others, so(n.FAILED, n.ACCEPTED), 1, NOW)
+    assert types(reported) == [n.ACCEPTED, n.FAILED, "Zoned", "Audited"]
+
+
+def test_conditions_in_another_order_are_no_change() -> None:
+    """Otherwise an upgrade would write all jobs at rest again."""
+    before = list(reversed(merge_conditions(None, so(*n.JOB_CONDITIONS), 1, NOW)))
+    assert merge_conditions(before, so(n.ACCEPTED), 1, NOW + 60) == before
+    other = merge_conditions(before, [Condition(type=n.ACCEPTED, status=False, reason="No")], 1, NOW + 60)
+    assert types(other) == list(n.JOB_CONDITIONS)
+
+
+# --- queues, and jobs in queues of KAI Scheduler
+
+
+def test_queue_is_ready_after_a_dry_run(api: FakeApi) -> None:
+    stage(api)
+    assert settle_queue(api)[n.READY][0] == "True"
+    assert api.names(PODS) == []
+    assert api.objects[QUEUE]["status"]["jobs"] == {"active": 0, "pending": 1}
+    assert not [path for _, path, _ in api.requests if path.endswith("/torchrunjobs")], "its index has them"
+    api.refused = {("POST", PODS)}
+    reported = settle_queue(api)
+    assert (reported[n.READY][0], reported[n.POD_TEMPLATE_VALID][0]) == ("False", "False")
+    assert "Forbidden" in reported[n.POD_TEMPLATE_VALID][1]
+
+
+def test_kai_half_installed_is_none(api: FakeApi) -> None:
+    stage(api)
+    api.objects[QUEUE]["spec"]["scheduling"] = {"scheduler": n.KAI_SCHEDULER}
+    install_kai(api, whole=False)
+    settle_of_all(api)
+    assert api.objects[JOB]["status"]["reason"] == n.REASON_SCHEDULER_NOT_INSTALLED
+    install_kai(api)
+    settle_of_all(api)
+    assert phase(api) == n.PHASE_PROVISIONING
+
+
+def put_queue(api: FakeApi, name: str) -> None:
+    meta = {"name": name}
+    version = f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}"
+    api.put(f"{KAI}/queues/{name}", {"apiVersion": version, "kind": "Queue", "metadata": meta, "spec": {}})
+
+
+def lasting(api: FakeApi) -> Reconciler:
+    """Return a controller whose clock stands still: it never reads again because what it has read is old."""
+    return reconciler(Mortal(api), lambda: NOW)
+
+
+def test_gang_starts_after_the_queue_of_its_override(api: FakeApi) -> None:
+    stage(api)
+    install_kai(api)
+    api.objects[QUEUE]["spec"] |= {"scheduling": {"scheduler": n.KAI_SCHEDULER}, "kaiQueue": "gpu"}
+    api.objects[JOB]["spec"]["overrides"] = {"kaiQueue": "urgent"}
+    controller = lasting(api)
+    controller.reconcile_queue("team", "h100")
+    for name, reported in (("other", n.REASON_KAI_QUEUE_NOT_FOUND), ("urgent", n.REASON_STARTING)):
+        put_queue(api, name)
+        for _ in range(5):
+            controller.reconcile_job("team", "vit")
+        assert api.objects[JOB]["status"]["reason"] == reported
+        assert (ATTEMPT in api.objects) == (name == "urgent")
+    assert api.objects[f"{KAI_GANGS}{TEAM}/podgroups/vit-0"]["spec"]["queue"] == "urgent"
+
+
+def settle_of_all(api: FakeApi) -> None:
+    controller = reconciler(Mortal(api))
+    for _ in range(6):
+        controller.reconcile_job("team", "vit")
+
+
+def test_kai_queue_is_deleted_after_all_its_gangs(api: FakeApi) -> None:
+    stage(api)
+    install_kai(api)
+    api.objects[QUEUE]["spec"] |= {"scheduling": {"scheduler": n.KAI_SCHEDULER}, "kaiQueue": "gpu"}
+    settle_queue(api)
+    settle_of_all(api)
+    assert f"{KAI}/queues/gpu" in api.objects
+    item = api.objects[QUEUE]
+    api.put(QUEUE, {**item, "metadata": {**item["metadata"], "deletionTimestamp": "2026-11-22T11:00:00Z"}})
+    gang = api.objects[f"{KAI_GANGS}{TEAM}/podgroups/vit-0"]
+    api.remove(f"{KAI_GANGS}{TEAM}/podgroups/vit-0")
+    elsewhere = f"{KAI_GANGS}/namespaces/other/podgroups/bert-0"
+    # Not of a job of ours, and so without its label.
+    api.put(elsewhere, {**gang, "metadata": {"name": "bert-0", "namespace": "other"}})
+    reported = settle_queue(api)[n.READY]
+    assert reported[0] == "False"
+    assert "queue gpu of KAI Scheduler is in use: PodGroup other/bert-0." in reported[1]
+    assert f"{KAI}/queues/gpu" in api.objects
+    api.remove(elsewhere)
+    below = thing(f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}", "Queue", "below", {"parentQueue": "gpu"})
+    api.put(f"{KAI}/queues/below", below)
+    assert "gpu of KAI Scheduler is in use: Queue team/below." in settle_queue(api)[n.READY][1]
+    assert f"{KAI}/queues/gpu" in api.objects
+    api.remove(f"{KAI}/queues/below")
+    settle_queue(api)
+    assert f"{KAI}/queues/gpu" not in api.objects
+    assert QUEUE not in api.objects
+
+
+def test_missing_permission_is_reported_by_the_queue(api: FakeApi) -> None:
+    stage(api)
+    api.refused = {("GET", "/apis/storage.k8s.io/v1/storageclasses")}
+    with pytest.raises(ApiError, match="403"):
+        reconciler(Mortal(api)).reconcile_queue("team", "h100")
+    (condition,) = api.objects[QUEUE]["status"]["conditions"]
+    assert (condition["type"], condition["reason"]) == (n.READY, n.REASON_REFUSED)
+
+
+def test_new_parent_is_seen_at_the_next_reconcile(api: FakeApi) -> None:
+    stage(api)
+    install_kai(api)
+    api.objects[QUEUE]["spec"] |= {"kaiQueue": "gpu", "parentKaiQueue": "org"}
+    controller = lasting(api)
+
+    def ready() -> str:
+        for _ in range(5):
+            controller.reconcile_queue("team", "h100")
+        conditions = api.objects[QUEUE]["status"]["conditions"]
+        return str(next(each["reason"] for each in conditions if each["type"] == n.KAI_QUEUE_READY))
+
+    assert ready() == n.REASON_PARENT_QUEUE_NOT_FOUND
+    put_queue(api, "org")
+    assert ready() == "Created"
