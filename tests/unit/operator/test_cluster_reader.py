@@ -146,17 +146,6 @@ def test_pool_is_read_only_for_jobs_that_wait(api: FakeApi) -> None:
         assert set(reads(api)) <= {(NODES, "0")}, "only what its nodes are, for the cost"
 
 
-def test_pool_is_read_with_its_reservations(api: FakeApi) -> None:
-    pooled(api)
-    settle(Mortal(api))
-    assert NODE_CLASS not in {path for _, path, _ in api.requests}
-    reserve(api)
-    settle(Mortal(api))
-    assert (reason(api), placeholder_names(api)) == (n.REASON_CAPACITY_IMPOSSIBLE, [])
-    reconciler(Mortal(api)).reconcile_queue("team", "h100")
-    assert api.objects[QUEUE]["status"]["pool"]["reservations"] == 0
-
-
 def test_missing_pool_reads_nothing_else(api: FakeApi) -> None:
     pooled(api)
     api.remove(POOL)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.cost import Offering, Price, unknown
+from launcher.cost import Offering
 from tests.unit.launcher.api_server import FakeApi
 from tests.unit.operator import made
 from tests.unit.operator.staged import JOB, NOW, Mortal, finish, phase
@@ -30,15 +30,15 @@ HOUR = 3600.0
 class Controller:
     """A controller whose meter has its own clock, in seconds."""
 
-    def __init__(self, api: FakeApi, price: Price = PRICES.get) -> None:
-        self.api, self.price, self.clock, self.events = api, price, 0.0, itertools.count()
+    def __init__(self, api: FakeApi) -> None:
+        self.api, self.clock, self.events = api, 0.0, itertools.count()
         self.restart()
 
     def restart(self) -> None:
         self.objects = Mortal(self.api)
-        # The name of an Event contains the time.
-        options: dict[str, Any] = {"now": lambda: NOW + next(self.events) / 1000, "price": self.price}
         reader = ClusterReader(self.objects, "tools@sha256:1", clock=lambda: self.clock)
+        # The name of an Event contains the time.
+        options: dict[str, Any] = {"now": lambda: NOW + next(self.events) / 1000, "price": PRICES.get}
         self.reconciler = Reconciler(self.objects, reader, clock=lambda: self.clock, **options)
 
     def settle(self, after: float = 0.0) -> float | None:
@@ -83,38 +83,21 @@ def running(api: FakeApi) -> Controller:
     return controller
 
 
-@pytest.mark.parametrize(
-    ("price", "usd", "message"),
-    [
-        (PRICES.get, {"usd": 22.5}, "5.00 node-hours, 20% idle, about 22.50 USD"),
-        (unknown, {"unpricedNodeHours": 5.0}, "5.00 node-hours, 20% idle, price not known"),
-    ],
-)
-def test_cost_counts_all_nodes_until_the_end(
-    api: FakeApi, price: Price, usd: dict[str, float], message: str
-) -> None:
+def test_cost_counts_all_nodes_until_the_end(running: Controller, api: FakeApi) -> None:
     """The time between two controllers is not counted."""
-    controller = Controller(api, price)
-    pooled(api)
-    controller.settle()
-    launch_nodes(api)
-    controller.settle()
-    controller.pass_time(HOUR / 2)
-    displace(api)
-    controller.settle()
-    controller.pass_time(HOUR)
-    controller.clock += 100 * HOUR
-    controller.restart()
-    controller.settle()
-    controller.pass_time(HOUR)
+    running.pass_time(HOUR)
+    running.clock += 100 * HOUR
+    running.restart()
+    running.settle()
+    running.pass_time(HOUR)
     finish(api)
-    assert controller.settle() is None
+    assert running.settle() is None
     assert phase(api) == n.PHASE_SUCCEEDED
-    assert controller.cost == {"nodeHours": 5.0, "idleNodeHours": 1.0, **usd}
+    assert running.cost == {"nodeHours": 5.0, "idleNodeHours": 1.0, "usd": 22.5}
     messages = [each["message"] for path, each in api.objects.items() if "/events/" in path]
-    assert f"all workers succeeded; {message}" in messages
-    controller.settle(HOUR)
-    assert controller.cost["nodeHours"] == 5.0, "a job that has ended"
+    assert "all workers succeeded; 5.00 node-hours, 20% idle, about 22.50 USD" in messages
+    running.settle(HOUR)
+    assert running.cost["nodeHours"] == 5.0, "a job that has ended"
 
 
 def test_cost_alone_is_written_once_a_minute(running: Controller) -> None:

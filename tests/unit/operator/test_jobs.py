@@ -260,13 +260,6 @@ def test_deadline_counts_from_the_first_start() -> None:
     assert life.condition(n.SUSPENDED) == ("False", "DeadlineExceeded")
 
 
-def test_deadline_passed_ends_running_workers() -> None:
-    life = Life({"activeDeadlineSeconds": 100}).run()
-    life.wait(100)
-    assert life.status["reason"] == "DeadlineExceeded"
-    assert life.names("Pod") == life.names("Job") == []
-
-
 @pytest.mark.parametrize(("phase", "code"), [("Succeeded", 0), ("Failed", 2)])
 def test_job_that_ends_unseen_has_its_start_time(phase: str, code: int) -> None:
     life = Life()
@@ -321,11 +314,14 @@ def test_resize_starts_an_attempt_without_a_restart() -> None:
     assert "Resized" in life.api.events
 
 
-def test_resize_to_an_invalid_size_keeps_the_workers() -> None:
-    life = Life({"numNodes": 2}).run()
-    life.edit(numNodes=1)
+@pytest.mark.parametrize(("command", "nodes"), [("python x.py", 1), ("torchrun --nnodes=2 x.py", 4)])
+def test_resize_to_an_invalid_size_keeps_the_workers(command: str, nodes: int) -> None:
+    life = Life({"numNodes": 2, "command": command}).run()
+    life.edit(numNodes=nodes)
     assert (life.names("Job"), life.status["phase"]) == (["vit-0"], "Running")
     assert life.condition(n.ACCEPTED) == ("False", "InvalidSpec")
+    life.edit(numNodes=2)
+    assert life.condition(n.ACCEPTED)[0] == "True"
 
 
 @pytest.mark.parametrize("of_queue", [{}, OWN])
@@ -342,15 +338,6 @@ def test_same_size_in_another_field_does_not_restart(of_queue: dict[str, Any]) -
     life.api.touch(life.api.objects[n.JOB_KIND, "vit"])
     life.reconcile()
     assert life.shown("attempt", "nodes") == (2, 8)
-
-
-def test_elastic_job_runs_with_its_minimum() -> None:
-    life = Life({"numGPUs": 32, "elastic": {"minNodes": 1, "maxNodes": 4}}).begin()
-    life.api.run_pods("Running", only=0)
-    life.reconcile()
-    assert life.status["phase"] == "Running"
-    life.edit(elastic={"minNodes": 1, "maxNodes": 8})
-    assert (life.names("Job"), life.status["restarts"]) == (["vit-1"], 0)
 
 
 def test_new_workspace_restarts_only_with_restart_on_sync() -> None:

@@ -338,16 +338,6 @@ def test_reconcile_launcher_conflict_fails_before_pods(spec: dict[str, Any], exp
     assert life.names("Job") == []
 
 
-def test_reconcile_new_size_with_conflict_keeps_running() -> None:
-    life = Life({"command": "torchrun --nnodes=2 train.py", "numNodes": 2}).run()
-    before = life.names("Job")
-    life.edit(numNodes=4)
-    assert (life.status["phase"], life.names("Job")) == ("Running", before)
-    assert life.condition("Accepted") == ("False", "InvalidSpec")
-    life.edit(numNodes=2)
-    assert life.condition("Accepted")[0] == "True"
-
-
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [

@@ -84,14 +84,6 @@ def test_class_changed_in_queue_keeps_the_claims() -> None:
     assert set(map(tuple, modes(life.api).values())) == {("ReadWriteOnce",)}
 
 
-def test_resize_beyond_the_claim_keeps_the_workers() -> None:
-    life = Life(SMALL, checkpoints()).run()
-    life.api.edit(n.QUEUE_KIND, "research", storage={"checkpoints": {**SIZE, "storageClass": "fsx"}})
-    life.edit(numNodes=2)
-    assert (life.names("Job"), life.status["phase"]) == (["vit-0"], "Running")
-    assert life.condition(n.ACCEPTED) == ("False", "InvalidSpec")
-
-
 def test_queue_edited_creates_no_claims_for_running_workers() -> None:
     life = Life({"numGPUs": 16}, OWN).run()
     life.edit_queue(nodeResources={"gpus": 4, "cpus": 96, "memory": "512Gi"})
