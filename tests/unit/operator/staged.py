@@ -114,6 +114,20 @@ def index_of(api: FakeApi) -> ObjectIndex:
     return index
 
 
+def edit(api: FakeApi, path: str, **spec: Any) -> None:
+    """Change fields of the spec as a user."""
+    item = api.objects[path]
+    meta = {**item["metadata"], "generation": item["metadata"]["generation"] + 1}
+    api.put(path, {**item, "metadata": meta, "spec": {**item["spec"], **spec}})
+
+
+def delete(api: FakeApi, path: str) -> None:
+    """Delete the object as a user. It stays as long as it has finalizers."""
+    item = api.objects[path]
+    meta = {**item["metadata"], "deletionTimestamp": "2026-11-22T11:00:00Z"}
+    api.put(path, {**item, "metadata": meta})
+
+
 def phase(api: FakeApi) -> str:
     return str(api.objects[JOB]["status"]["phase"])
 
@@ -150,8 +164,12 @@ def install_kai(api: FakeApi, *, whole: bool = True) -> None:
     """Serve KAI's two kinds and its parent queue; an installation that is not complete has one kind."""
     api.put(KAI, {"metadata": {}, "resources": [{"name": "queues"}, {"name": "queues/status"}]})
     api.put(KAI_GANGS, {"metadata": {}, "resources": [{"name": "podgroups"}] if whole else []})
-    parent = thing(f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}", "Queue", n.KAI_PARENT_QUEUE, {})
-    api.put(f"{KAI}/queues/{n.KAI_PARENT_QUEUE}", parent)
+    put_kai_queue(api, n.KAI_PARENT_QUEUE)
+
+
+def put_kai_queue(api: FakeApi, name: str, **spec: Any) -> None:
+    version = f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}"
+    api.put(f"{KAI}/queues/{name}", thing(version, "Queue", name, spec))
 
 
 def settle_queue(api: FakeApi) -> dict[str, Any]:

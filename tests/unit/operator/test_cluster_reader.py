@@ -15,6 +15,7 @@ from tests.unit.operator.staged import (
     QUEUE,
     TEAM,
     Mortal,
+    edit,
     finish,
     phase,
     reconciler,
@@ -44,8 +45,7 @@ READ_OF_A_POOL = {NODES, CLAIMS, POOL, ALL_PODS, EVENTS, "/api/v1/namespaces/def
 def pooled(api: FakeApi, *, limit: int = 4) -> None:
     """Create a job of two nodes in a queue with a pool without nodes."""
     stage(api)
-    item = api.objects[QUEUE]
-    api.put(QUEUE, {**item, "spec": {**item["spec"], "scheduling": {"pool": "p5"}}})
+    edit(api, QUEUE, scheduling={"pool": "p5"})
     offers = [{"key": names.LABEL_CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]}]
     spec = {"limits": {"nvidia.com/gpu": str(8 * limit)}, "template": {"spec": {"requirements": offers}}}
     api.put(POOL, {"metadata": {"name": "p5"}, "spec": spec})
@@ -128,11 +128,10 @@ def test_pool_is_read_only_for_jobs_that_wait(api: FakeApi) -> None:
     pooled(api)
     settle(Mortal(api))
     assert {path for path, _ in reads(api)} == READ_OF_A_POOL
-    item = api.objects[JOB]
-    api.put(JOB, {**item, "spec": {**item["spec"], "suspend": True}})
+    edit(api, JOB, suspend=True)
     settle(Mortal(api))
     assert (phase(api), placeholder_names(api), reads(api)) == (n.PHASE_SUSPENDED, [], [])
-    api.put(JOB, item)
+    edit(api, JOB, suspend=False)
     settle(Mortal(api))
     buy(api)
     settle(Mortal(api))

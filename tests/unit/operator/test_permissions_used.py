@@ -5,8 +5,6 @@ All other tests check that it has the permissions that it needs (conftest.py).
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tests.unit.launcher.api_server import FakeApi, serving
@@ -24,7 +22,10 @@ from tests.unit.operator.staged import (
     SERVICE,
     TEAM,
     Mortal,
+    delete,
+    edit,
     install_kai,
+    put_kai_queue,
     reconciler,
     stage,
     thing,
@@ -39,27 +40,9 @@ from trainyard.operator.index import RESOURCES
 
 pytestmark = pytest.mark.unit
 
-BATCH, GANG = "batch/v1", f"{n.KAI_GROUP}/{n.KAI_POD_GROUP_VERSION}"
+GANG = f"{n.KAI_GROUP}/{n.KAI_POD_GROUP_VERSION}"
 DISK = {"enabled": True, "size": "1Gi", "storageClass": "fsx"}
 SENT = {"digest": "sha256:" + "a" * 64, "sizeBytes": 5}
-DELETED = "2026-11-22T11:00:00Z"
-
-
-class Clock:
-    """The time of the reconciles, in seconds since the epoch."""
-
-    now = NOW
-
-
-def edit(api: FakeApi, path: str, **spec: Any) -> None:
-    item = api.objects[path]
-    api.put(path, {**item, "spec": {**item["spec"], **spec}})
-
-
-def delete(api: FakeApi, path: str) -> None:
-    """Delete the object as a user. It stays as long as it has finalizers."""
-    item = api.objects[path]
-    api.put(path, {**item, "metadata": {**item["metadata"], "deletionTimestamp": DELETED}})
 
 
 def gang_in_a_queue_of_kai(api: FakeApi) -> None:
@@ -68,35 +51,25 @@ def gang_in_a_queue_of_kai(api: FakeApi) -> None:
     install_kai(api)
     shared = {**thing("storage.k8s.io/v1", "StorageClass", "fsx", {}), "provisioner": "fsx.csi.aws.com"}
     api.put("/apis/storage.k8s.io/v1/storageclasses/fsx", shared)
+    edit(api, QUEUE, kaiQueue="gpu", scheduling={"scheduler": n.KAI_SCHEDULER})
     edit(
-        api,
-        QUEUE,
-        kaiQueue="gpu",
-        scheduling={"scheduler": n.KAI_SCHEDULER},
-        storage={"workspace": DISK},
-        jobDefaults={"ttlSecondsAfterFinished": 9, "maxRestarts": 1},
+        api, QUEUE, storage={"workspace": DISK}, jobDefaults={"ttlSecondsAfterFinished": 9, "maxRestarts": 1}
     )
     edit(api, JOB, workspace=SENT)
-    clock = Clock()
-    reconciles = reconciler(Mortal(api), now=lambda: clock.now)
-    theirs = (
-        thing("v1", "Service", "vit", {}),
-        thing("v1", "Pod", "vit-sync-0", {}),
-        thing("v1", "PersistentVolumeClaim", "vit-workspace", {}),
-        thing(GANG, "PodGroup", "vit-0", {}),
-        thing(BATCH, "Job", "vit-0", {}),
-    )
-    places = (SERVICE, f"{PODS}/vit-sync-0", f"/api/v1{TEAM}/persistentvolumeclaims/vit-workspace")
-    places += (f"{KAI_GANGS}{TEAM}/podgroups/vit-0", ATTEMPT)
-    for place, each in zip(places, theirs, strict=True):
+    now = [NOW]
+    reconciles = reconciler(Mortal(api), now=lambda: now[0])
+    claim = f"/api/v1{TEAM}/persistentvolumeclaims/vit-workspace"
+    theirs = {
+        SERVICE: thing("v1", "Service", "vit", {}),
+        f"{PODS}/vit-sync-0": thing("v1", "Pod", "vit-sync-0", {}),
+        claim: thing("v1", "PersistentVolumeClaim", "vit-workspace", {}),
+        f"{KAI_GANGS}{TEAM}/podgroups/vit-0": thing(GANG, "PodGroup", "vit-0", {}),
+        ATTEMPT: thing("batch/v1", "Job", "vit-0", {}),
+    }
+    for place, each in theirs.items():
         api.put(place, each)
     for name in ("gpu", "org"):
-        above = {
-            "apiVersion": f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}",
-            "kind": "Queue",
-            "metadata": {"name": name},
-        }
-        api.put(f"{KAI}/queues/{name}", above)
+        put_kai_queue(api, name)
 
     def reconcile(times: int = 6) -> None:
         for _ in range(times):
@@ -105,14 +78,14 @@ def gang_in_a_queue_of_kai(api: FakeApi) -> None:
 
     reconcile()
     api.remove(f"{KAI}/queues/gpu")
-    for place in places:
+    for place in theirs:
         reconcile()
         api.remove(place)
         reconcile()
         if place == f"{PODS}/vit-sync-0":  # the workspace arrives
             api.put(place, {**api.objects[place], "status": sync_pod_status(ready=True)})
     reconcile()
-    assert set(places) <= set(api.objects)
+    assert set(theirs) <= set(api.objects)
     edit(api, QUEUE, parentKaiQueue="org")
     workers(api, "Running")
     edit(api, JOB, workspace={**SENT, "digest": "sha256:" + "b" * 64})
@@ -127,11 +100,11 @@ def gang_in_a_queue_of_kai(api: FakeApi) -> None:
             api.remove(f"{PODS}/{name}")
     reconcile()
     done = {"conditions": [{"type": "Complete", "status": "True"}]}
-    requeue_after = ATTEMPT.replace("vit-0", "vit-1")
-    api.put(requeue_after, {**api.objects[requeue_after], "status": done})
+    second = ATTEMPT.replace("vit-0", "vit-1")
+    api.put(second, {**api.objects[second], "status": done})
     reconcile()
     assert api.objects[JOB]["status"]["phase"] == n.PHASE_SUCCEEDED
-    clock.now += 10
+    now[0] += 10
     reconcile()
     assert JOB not in api.objects
     delete(api, QUEUE)
@@ -142,21 +115,15 @@ def gang_in_a_queue_of_kai(api: FakeApi) -> None:
 def job_that_waits_for_nodes(api: FakeApi) -> None:
     """Nodes that do not start in time. The one that did is deleted. Then the pool uses reserved capacity only."""
     pooled(api)
-    clock = Clock()
-    reconciles = reconciler(Mortal(api), now=lambda: clock.now)
     for _ in range(6):
-        reconciles.reconcile_job("team", "vit")
-    meta = {
-        "name": "p5-1",
-        "labels": {names.LABEL_NODEPOOL: "p5"},
-        "creationTimestamp": "2027-01-15T08:10:00Z",
-    }
-    api.put(f"{CLAIMS}/p5-1", {"metadata": meta, "spec": made_for("torchrun.vit", "team")})
-    clock.now += 1200
-    reconciler(Mortal(api), now=lambda: clock.now).reconcile_job("team", "vit")
+        reconciler(Mortal(api)).reconcile_job("team", "vit")
+    made = {"labels": {names.LABEL_NODEPOOL: "p5"}, "creationTimestamp": "2027-01-15T08:10:00Z"}
+    claim = {"metadata": {"name": "p5-1", **made}, "spec": made_for("torchrun.vit", "team")}
+    api.put(f"{CLAIMS}/p5-1", claim)
+    reconciler(Mortal(api), now=lambda: NOW + 1200).reconcile_job("team", "vit")
     assert api.names(CLAIMS) == []
     reserve(api)
-    reconciler(Mortal(api), now=lambda: clock.now).reconcile_job("team", "vit")
+    reconciler(Mortal(api), now=lambda: NOW + 1200).reconcile_job("team", "vit")
 
 
 def watch_permissions() -> set[Needed]:

@@ -22,11 +22,14 @@ from tests.unit.operator.staged import (
     TEAM,
     Killed,
     Mortal,
+    delete,
+    edit,
     finish,
     index_of,
     install_kai,
     outcome,
     phase,
+    put_kai_queue,
     reconciler,
     settle,
     settle_queue,
@@ -45,12 +48,6 @@ pytestmark = pytest.mark.unit
 
 def reason(api: FakeApi) -> str:
     return str(api.objects[JOB]["status"]["reason"])
-
-
-def change_spec(api: FakeApi, path: str, **spec: Any) -> None:
-    item = api.objects[path]
-    meta = {**item["metadata"], "generation": item["metadata"]["generation"] + 1}
-    api.put(path, {**item, "metadata": meta, "spec": {**item["spec"], **spec}})
 
 
 def test_reconcile_creates_runs_and_finishes_a_job_once(api: FakeApi) -> None:
@@ -89,7 +86,7 @@ def test_reconcile_resumes_created_jobs_after_the_status(api: FakeApi) -> None:
 def test_first_reconcile_of_a_job_on_one_node_sends_7_requests(api: FakeApi) -> None:
     """The time until the first pod depends on them, because each one waits for the one before."""
     stage(api)
-    change_spec(api, JOB, numGPUs=8)
+    edit(api, JOB, numGPUs=8)
     controller = reconciler(Mortal(api), index=index_of(api))
     controller.reconcile_queue("team", "h100")  # reads the cluster, too
     api.requests.clear()
@@ -118,8 +115,8 @@ def test_reconcile_job_at_rest_reads_only_the_job(
     api: FakeApi, spec: dict[str, Any], of_queue: dict[str, Any], reported: str
 ) -> None:
     stage(api)
-    change_spec(api, JOB, **spec)
-    change_spec(api, QUEUE, **of_queue)
+    edit(api, JOB, **spec)
+    edit(api, QUEUE, **of_queue)
     controller = reconciler(Mortal(api), index=index_of(api))
     controller.reconcile_queue("team", "h100")  # reads the cluster, too
     api.requests.clear()
@@ -137,7 +134,7 @@ def test_reconcile_with_a_late_watch_makes_each_object_once(api: FakeApi, kill: 
     """The watches have seen none of the job's objects, and an older queue."""
     stage(api)
     late = index_of(api)
-    change_spec(api, QUEUE, image="team/pytorch:2")
+    edit(api, QUEUE, image="team/pytorch:2")
     with contextlib.suppress(Killed):
         settle(Mortal(api, kill, after=after), late)
     settle(Mortal(api), late)
@@ -503,12 +500,6 @@ def test_kai_half_installed_is_none(api: FakeApi) -> None:
     assert phase(api) == n.PHASE_PROVISIONING
 
 
-def put_queue(api: FakeApi, name: str) -> None:
-    meta = {"name": name}
-    version = f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}"
-    api.put(f"{KAI}/queues/{name}", {"apiVersion": version, "kind": "Queue", "metadata": meta, "spec": {}})
-
-
 def lasting(api: FakeApi) -> Reconciler:
     """Return a controller whose clock stands still: it never reads again because what it has read is old."""
     return reconciler(Mortal(api), lambda: NOW)
@@ -522,7 +513,7 @@ def test_gang_starts_after_the_queue_of_its_override(api: FakeApi) -> None:
     controller = lasting(api)
     controller.reconcile_queue("team", "h100")
     for name, reported in (("other", n.REASON_KAI_QUEUE_NOT_FOUND), ("urgent", n.REASON_STARTING)):
-        put_queue(api, name)
+        put_kai_queue(api, name)
         for _ in range(5):
             controller.reconcile_job("team", "vit")
         assert api.objects[JOB]["status"]["reason"] == reported
@@ -543,8 +534,7 @@ def test_kai_queue_is_deleted_after_all_its_gangs(api: FakeApi) -> None:
     settle_queue(api)
     settle_of_all(api)
     assert f"{KAI}/queues/gpu" in api.objects
-    item = api.objects[QUEUE]
-    api.put(QUEUE, {**item, "metadata": {**item["metadata"], "deletionTimestamp": "2026-11-22T11:00:00Z"}})
+    delete(api, QUEUE)
     gang = api.objects[f"{KAI_GANGS}{TEAM}/podgroups/vit-0"]
     api.remove(f"{KAI_GANGS}{TEAM}/podgroups/vit-0")
     elsewhere = f"{KAI_GANGS}/namespaces/other/podgroups/bert-0"
@@ -555,8 +545,7 @@ def test_kai_queue_is_deleted_after_all_its_gangs(api: FakeApi) -> None:
     assert "queue gpu of KAI Scheduler is in use: PodGroup other/bert-0." in reported[1]
     assert f"{KAI}/queues/gpu" in api.objects
     api.remove(elsewhere)
-    below = thing(f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}", "Queue", "below", {"parentQueue": "gpu"})
-    api.put(f"{KAI}/queues/below", below)
+    put_kai_queue(api, "below", parentQueue="gpu")
     assert "gpu of KAI Scheduler is in use: Queue team/below." in settle_queue(api)[n.READY][1]
     assert f"{KAI}/queues/gpu" in api.objects
     api.remove(f"{KAI}/queues/below")
@@ -587,5 +576,5 @@ def test_new_parent_is_seen_at_the_next_reconcile(api: FakeApi) -> None:
         return str(next(each["reason"] for each in conditions if each["type"] == n.KAI_QUEUE_READY))
 
     assert ready() == n.REASON_PARENT_QUEUE_NOT_FOUND
-    put_queue(api, "org")
+    put_kai_queue(api, "org")
     assert ready() == "Created"
