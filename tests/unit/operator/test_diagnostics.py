@@ -123,6 +123,7 @@ def without_pods(of_job: dict[str, Any] | None = None, **condition: Any) -> str:
         del life.api.objects["Pod", name]
     life.api.settle = lambda: None  # type: ignore[method-assign]
     life.reconcile()
+    assert life.message == "0 of 2 workers are ready"
     life.wait(PATIENCE_SECONDS)
     return life.message.removeprefix("0 of 2 workers are ready, ")
 

@@ -513,12 +513,17 @@ def test_gang_starts_after_the_queue_of_its_override(api: FakeApi) -> None:
     api.objects[JOB]["spec"]["overrides"] = {"kaiQueue": "urgent"}
     controller = lasting(api)
     controller.reconcile_queue("team", "h100")
-    for name, reported in (("other", n.REASON_KAI_QUEUE_NOT_FOUND), ("urgent", n.REASON_STARTING)):
-        put_kai_queue(api, name)
+    few = {"resources": {"gpu": {"limit": 8}}}
+    for name, spec, reported in (
+        ("other", {}, n.REASON_KAI_QUEUE_NOT_FOUND),
+        ("urgent", few, n.REASON_KAI_QUEUE_LIMIT),
+        ("urgent", {}, n.REASON_STARTING),
+    ):
+        put_kai_queue(api, name, **spec)
         for _ in range(5):
             controller.reconcile_job("team", "vit")
         assert api.objects[JOB]["status"]["reason"] == reported
-        assert (ATTEMPT in api.objects) == (name == "urgent")
+        assert (ATTEMPT in api.objects) == (reported == n.REASON_STARTING)
     assert api.objects[f"{KAI_GANGS}{TEAM}/podgroups/vit-0"]["spec"]["queue"] == "urgent"
 
 

@@ -144,6 +144,16 @@ def test_elastic_job_per_node_succeeds_with_its_minimum(least: int) -> None:
     assert not life.api.run_pods("Running")
 
 
+def test_job_per_node_waits_for_workers_without_a_node() -> None:
+    life = Life({}, OF_EACH_NODE)
+    for machines, phase in ((1, "Provisioning"), (2, "Succeeded")):
+        life.api.bring(machines)
+        life.reconcile()
+        life.api.run_pods("Running")
+        life.succeed()
+        assert life.status["phase"] == phase
+
+
 def test_elastic_job_per_node_waits_for_running_workers() -> None:
     """One of them may write the last checkpoint."""
     life = Life({"numGPUs": 16, "elastic": {"minNodes": 1, "maxNodes": 2}}, OF_EACH_NODE).run()
@@ -226,6 +236,15 @@ def test_lost_worker_is_noticed_before_its_job_fails() -> None:
     assert (plan.status["phase"], plan.status["attempt"]) == ("Restarting", 1)
     assert f"worker {lost['metadata']['name']} on node n" in plan.status["message"]
     assert plan.deletions == ()  # the next plan deletes its Job, after the status has the end
+
+
+def test_deleting_batch_job_ends_its_attempt() -> None:
+    life = Life().run()
+    children = life.api.list("Service", "Job", "Pod")
+    next(each for each in children if each["kind"] == "Job")["metadata"]["deletionTimestamp"] = "now"
+    plan = life.plan(children)
+    assert plan.status is not None
+    assert plan.status["message"] == "Job vit-0 was deleted; restart 1 of 3"
 
 
 def test_batch_job_with_a_failed_worker_is_kept_for_logs() -> None:
