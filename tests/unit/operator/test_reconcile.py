@@ -39,6 +39,7 @@ from tests.unit.operator.staged import (
 )
 from trainyard.k8s.client import ApiError
 from trainyard.operator import names as n
+from trainyard.operator import progress
 from trainyard.operator.context import Condition, merge_conditions
 from trainyard.operator.plan import ReconcilePlan, apply_plan, deletion
 from trainyard.operator.reconciler import Reconciler
@@ -375,19 +376,23 @@ def run(api: FakeApi, **annotations: str) -> None:
 
 
 @pytest.mark.parametrize("edit", [{"suspend": True}, {"activeDeadlineSeconds": 1}])
-def test_worker_stops_no_reconcile_whatever_it_says(api: FakeApi, edit: dict[str, Any]) -> None:
+def test_worker_stops_no_reconcile_whatever_it_says(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, edit: dict[str, Any]
+) -> None:
     """The parser of its answer may raise. test_progress.py has its annotations."""
-    asked = []
+    answers = []
 
-    def raises(pod: dict[str, Any]) -> None:
-        asked.append(pod)
+    def parser(text: str) -> None:
+        answers.append(text)
         raise KeyError("malformed")
 
+    monkeypatch.setattr(progress, "_fetch", lambda *_: "answer")
+    monkeypatch.setattr(progress, "parse_metrics", parser)
     run(api, **{n.ANNOTATION_SCRAPE: "true", n.LABEL_INDEX: "0"})
     api.objects[JOB]["spec"] |= edit
-    reconciler(Mortal(api), now=lambda: NOW + 60, ask=raises).reconcile_job("team", "vit")
+    reconciler(Mortal(api), now=lambda: NOW + 60, ask=progress.read_progress).reconcile_job("team", "vit")
     assert phase(api) == (n.PHASE_SUSPENDED if "suspend" in edit else n.PHASE_FAILED)
-    assert asked
+    assert answers
 
 
 @pytest.mark.parametrize("of", ["queue", "other queue", "other job"])
