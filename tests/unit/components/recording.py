@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -218,9 +219,12 @@ def deploy(program: Callable[[], Any], *, preview: bool = False) -> Recorded:
     # The mocks know no transforms, which the engine applies: they are kept for tests to call.
     # Nor do they tell anyone which line registered a resource, which takes the SDK a tenth of a deployment's time.
     with (
+        warnings.catch_warnings(),
         patch("pulumi.runtime.resource._get_stack_trace", return_value=StackTrace()),
         patch("pulumi.runtime.resource._sync_monitor_supports_transforms", return_value=True),
         patch("pulumi.runtime.resource._get_callbacks", return_value=_Callbacks(recorded)),
     ):
+        # The SDK imports the old names of what it exports.
+        warnings.filterwarnings("ignore", ".*has been deprecated in favor", DeprecationWarning)
         isolated(deployment)
     return recorded

@@ -18,11 +18,7 @@ from components.karpenter import Karpenter, KarpenterArgs
 from components.network import Network, NetworkArgs
 from tests.unit.components.recording import ACCOUNT, HERE, Recorded, addon_default, deploy
 
-pytestmark = [
-    pytest.mark.unit,
-    # The SDK imports the old names of what it exports.
-    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
-]
+pytestmark = pytest.mark.unit
 
 TAGS = {"trainyard:stack": "test"}
 GROUPS = (control_plane_group("mine"), flow_logs_group("mine"))

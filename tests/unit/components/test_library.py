@@ -29,11 +29,7 @@ from trainyard.policies.evaluate import evaluate
 from trainyard.policies.model import Stack
 from trainyard.policies.rules import ALL
 
-pytestmark = [
-    pytest.mark.unit,
-    # The SDK imports the old names of what it exports.
-    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
-]
+pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "library"

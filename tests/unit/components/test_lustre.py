@@ -17,11 +17,7 @@ from components.lustre import (
 )
 from tests.unit.components.recording import ACCOUNT, Recorded, deploy
 
-pytestmark = [
-    pytest.mark.unit,
-    # The SDK imports the old names of what it exports.
-    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
-]
+pytestmark = pytest.mark.unit
 
 KEY = f"arn:aws:kms:us-west-2:{ACCOUNT}:key/data"
 SYSTEM = "aws:fsx/lustreFileSystem:LustreFileSystem"

@@ -17,11 +17,7 @@ from tests.unit.components.pools import CPU, pool
 from tests.unit.components.recording import Recorded, deploy
 from trainyard.k8s import names
 
-pytestmark = [
-    pytest.mark.unit,
-    # The SDK imports the old names of what it exports.
-    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
-]
+pytestmark = pytest.mark.unit
 
 POD = "kubernetes:core/v1:Pod"
 IMAGE = "registry.example/trainer@sha256:" + "0" * 64

@@ -13,11 +13,7 @@ from components.documents.vpc import KNOWN, private_endpoints, service_name
 from components.network import FlowLogSettings, Network, NetworkArgs
 from tests.unit.components.recording import ACCOUNT, HERE, Recorded, Resource, deploy
 
-pytestmark = [
-    pytest.mark.unit,
-    # The SDK imports the old names of what it exports.
-    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
-]
+pytestmark = pytest.mark.unit
 
 TAGS = {"trainyard:stack": "test"}
 KEY = f"arn:aws:kms:us-west-2:{ACCOUNT}:key/logs"

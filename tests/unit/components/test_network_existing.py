@@ -20,11 +20,7 @@ from components.network import (
 )
 from tests.unit.components.recording import ACCOUNT, HERE, deploy
 
-pytestmark = [
-    pytest.mark.unit,
-    # The SDK imports the old names of what it exports.
-    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
-]
+pytestmark = pytest.mark.unit
 
 TAGS = {"trainyard:stack": "test"}
 PRIVATE = {"us-west-2a": "subnet-a", "us-west-2b": "subnet-b"}

@@ -9,11 +9,7 @@ from components.pools import Placement, PlacementArgs
 from tests.unit.components.pools import CPU, pool
 from tests.unit.components.recording import Recorded, deploy
 
-pytestmark = [
-    pytest.mark.unit,
-    # The SDK imports the old names of what it exports.
-    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
-]
+pytestmark = pytest.mark.unit
 
 GROUP = "aws:ec2/placementGroup:PlacementGroup"
 OWN = pool(name="p4d", placement_group="trainyard-p4d", makes_placement_group=True)

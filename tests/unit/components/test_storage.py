@@ -12,11 +12,7 @@ from components.documents import iam
 from components.storage import ModelBucket, ModelBucketArgs
 from tests.unit.components.recording import ACCOUNT, HERE, Recorded, addon_default, deploy
 
-pytestmark = [
-    pytest.mark.unit,
-    # The SDK imports the old names of what it exports.
-    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
-]
+pytestmark = pytest.mark.unit
 
 KEY = f"arn:aws:kms:us-west-2:{ACCOUNT}:key/data"
 ADDON = "aws:eks/addon:Addon"

@@ -41,6 +41,11 @@ GIVEN_CLUSTER = {
     "oidcIssuer": "https://oidc.eks.us-west-2.amazonaws.com/id/AB",
     "securityGroupId": "sg-0123456789abcdef0",
 }
+EXISTING_LUSTRE = {
+    "fileSystemId": "fs-0123456789abcdef0",
+    "dnsName": "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com",
+    "mountName": "abcdefgh",
+}
 
 
 def stack_file(name: str) -> dict[str, Any]:
@@ -61,6 +66,27 @@ def with_(change: dict[str, Any]) -> dict[str, Any]:
         merge = isinstance(value, dict) and isinstance(config.get(path), dict)
         config[path] = {**config[path], **value} if merge else value
     return config
+
+
+def with_existing_cluster(**change: Any) -> dict[str, Any]:
+    """Return the base with an existing VPC and cluster; `change` is merged into the section of the cluster."""
+    config = with_({"network": GIVEN_VPC})
+    config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER, **change}
+    return config
+
+
+def changed(config: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """Return a configuration with one setting changed, such as `pools.0.name`; None removes it."""
+    result = copy.deepcopy(config)
+    *parents, last = f"trainyard:{path}".split(".")
+    place: Any = result
+    for key in parents:
+        place = place[int(key)] if isinstance(place, list) else place.setdefault(key, {})
+    if value is None:
+        del place[last]
+    else:
+        place[int(last) if isinstance(place, list) else last] = value
+    return result
 
 
 def with_pool(**change: Any) -> dict[str, Any]:

@@ -9,7 +9,15 @@ import pytest
 
 from infra.settings import SettingsError
 from infra.settings.fields import hint
-from tests.unit.infra.changing import GIVEN_CLUSTER, GIVEN_VPC, POOL, mistakes, settings, with_
+from tests.unit.infra.changing import (
+    GIVEN_CLUSTER,
+    POOL,
+    changed,
+    mistakes,
+    settings,
+    with_,
+    with_existing_cluster,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -132,11 +140,16 @@ DIRT = (" ", "\n", "\t", "\x00", "\u00a0")
     ],
 )
 def test_value_with_an_extra_character_is_refused(section: str, path: str, value: str) -> None:
-    key = "trainyard:" + re.sub(r"\.?\b([0-9])\b", r"[\1]", f"{section}.{path}")
+    key = reported(section, path)
     assert key not in wrong_keys(section, path, value)
     for dirt in DIRT:
         assert key in wrong_keys(section, path, value + dirt), repr(dirt)
         assert key in wrong_keys(section, path, dirt + value), repr(dirt)
+
+
+def reported(section: str, path: str) -> str:
+    """Return the key as an error line has it: `pools.0.name` is `trainyard:pools[0].name`."""
+    return "trainyard:" + re.sub(r"\.([0-9])\b", r"[\1]", f"{section}.{path}")
 
 
 def wrong_keys(section: str, path: str, value: str) -> list[str]:
@@ -151,13 +164,8 @@ def wrong_keys(section: str, path: str, value: str) -> list[str]:
     )
     if path != "interfaceEndpoints.0":
         del config["trainyard:network"]["interfaceEndpoints"]
-    there = config.setdefault(f"trainyard:{section}", {})
-    *ahead, last = path.split(".")
-    for name in ahead:
-        there = there[int(name)] if name.isdigit() else there.setdefault(name, {})
-    there[int(last) if last.isdigit() else last] = value
     try:
-        settings(config)
+        settings(changed(config, f"{section}.{path}", value))
     except SettingsError as error:
         return [line.split(": ")[0] for line in error.lines]
     return []
@@ -192,9 +200,8 @@ def test_arn_not_possible_in_iam_is_refused(arn: str) -> None:
     ],
 )
 def test_existing_cluster_with_malformed_value_is_refused(key: str, value: str) -> None:
-    config = with_({"network": GIVEN_VPC})
-    config["trainyard:cluster"] = {"existing": {**GIVEN_CLUSTER, key: value}}
-    assert any(f"existing.{key}" in line for line in mistakes(config))
+    lines = mistakes(with_existing_cluster(existing={**GIVEN_CLUSTER, key: value}))
+    assert any(f"existing.{key}" in line for line in lines)
 
 
 @pytest.mark.parametrize("prefix", ["a", "a/b", "models.v1", "a_b/c-d"])
@@ -280,16 +287,13 @@ def test_existing_cluster_of_another_place_is_refused(key: str, old: str, new: s
     existing = {**GIVEN_CLUSTER, key: GIVEN_CLUSTER[key].replace(old, new)}
     if key == "oidcProviderArn":
         existing["oidcIssuer"] = existing[key].partition("oidc-provider/")[2]
-    config = with_({"network": GIVEN_VPC})
-    config["trainyard:cluster"] = {"existing": existing}
-    (line,) = mistakes(config)
+    (line,) = mistakes(with_existing_cluster(existing=existing))
     assert line.startswith(f"trainyard:cluster.existing.{key}: '{existing[key]}' is of ")
 
 
 def test_existing_cluster_behind_another_name_is_accepted() -> None:
-    config = with_({"network": GIVEN_VPC})
-    config["trainyard:cluster"] = {"existing": {**GIVEN_CLUSTER, "endpoint": "https://proxy.example:8443"}}
-    assert settings(config).cluster.existing
+    existing = {**GIVEN_CLUSTER, "endpoint": "https://proxy.example:8443"}
+    assert settings(with_existing_cluster(existing=existing)).cluster.existing
 
 
 RUN = {"pool": "small", "minNodes": 1, "maxNodes": 1}
@@ -329,15 +333,8 @@ def test_value_of_no_use_is_refused_with_its_remedy(section: str, path: str, val
             "queues": [{"name": "a", "pool": "small"}],
         }
     )
-    there: Any = config[f"trainyard:{section}"]
-    *ahead, last = path.split(".")
-    for name in ahead:
-        there = there[int(name)] if name.isdigit() else there.setdefault(name, {})
-    there[last] = value
-    (line,) = mistakes(config)
-    assert line.startswith(
-        f"trainyard:{section}{path.replace('0.', '[0].') if ahead[:1] == ['0'] else '.' + path}: "
-    )
+    (line,) = mistakes(changed(config, f"{section}.{path}", value))
+    assert line.startswith(f"{reported(section, path)}: ")
     assert part in line
 
 

@@ -16,15 +16,11 @@ from infra import access, stack, volumes
 from infra.foundation import Foundation
 from infra.settings import read
 from tests.unit.components.recording import Recorded, deploy
-from tests.unit.infra.changing import GIVEN_VPC, NOW, POOL, mistakes, settings, with_
+from tests.unit.infra.changing import EXISTING_LUSTRE, GIVEN_VPC, NOW, POOL, mistakes, settings, with_
 from tests.unit.infra.whole import in_a_small_checkout, whole
 from trainer.config import Config
 
-pytestmark = [
-    pytest.mark.unit,
-    # The SDK imports the old names of what it exports.
-    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
-]
+pytestmark = pytest.mark.unit
 
 RUN = {"pool": "small", "minNodes": 1, "maxNodes": 4}
 FILES = {"storage": {"lustre": {"mountPath": "/shared"}}}
@@ -98,15 +94,10 @@ def test_metrics_directory_of_the_settings_takes_precedence() -> None:
 
 
 def test_existing_file_system_has_a_directory_per_stack() -> None:
-    existing = {
-        "fileSystemId": "fs-0123456789abcdef0",
-        "dnsName": "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com",
-        "mountName": "abcdefgh",
-    }
     change = dict(
         network=GIVEN_VPC,
         pools=[{**POOL, "warmNodes": 1}],
-        storage={"lustre": {"existing": existing, "mountPath": "/shared"}},
+        storage={"lustre": {"existing": EXISTING_LUSTRE, "mountPath": "/shared"}},
         training={**RUN, "runId": "r1", "checkpoints": "lustre"},
     )
     made = whole(read("test", with_(change), NOW))

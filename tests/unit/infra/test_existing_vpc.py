@@ -6,11 +6,7 @@ import pytest
 
 from tests.unit.infra.whole import shipped
 
-pytestmark = [
-    pytest.mark.unit,
-    # The SDK imports the old names of what it exports.
-    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
-]
+pytestmark = pytest.mark.unit
 
 REMAINS = "pulumi-python:dynamic/drain:Remains"
 

@@ -14,10 +14,7 @@ from tests.unit.infra.examples import IS_GIVEN_EVERYTHING
 from tests.unit.infra.whole import in_a_small_checkout, whole
 from trainyard.preflight import resource_names
 
-pytestmark = [
-    pytest.mark.unit,
-    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
-]
+pytestmark = pytest.mark.unit
 
 AWKWARD = "Prod_ML-Cluster-" + "x" * 84
 

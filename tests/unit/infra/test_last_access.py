@@ -10,11 +10,7 @@ import pytest
 from tests.unit.components.recording import Recorded
 from tests.unit.infra.whole import shipped
 
-pytestmark = [
-    pytest.mark.unit,
-    # The SDK imports the old names of what it exports.
-    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
-]
+pytestmark = pytest.mark.unit
 
 ENTRY = "aws:eks/accessEntry:AccessEntry"
 RIGHTS = "aws:eks/accessPolicyAssociation:AccessPolicyAssociation"

@@ -12,11 +12,7 @@ from tests.unit.components.recording import Recorded
 from tests.unit.infra.whole import shipped
 from trainyard.policies.model import rows
 
-pytestmark = [
-    pytest.mark.unit,
-    # The SDK imports the old names of what it exports.
-    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
-]
+pytestmark = pytest.mark.unit
 
 STACKS = ("dev", "large", "p4de-odcr-existing-vpc", "lustre-existing-vpc")
 # What binds a service to this account's resources
@@ -30,6 +26,11 @@ CALLING = {"vpc-cni", "aws-ebs-csi-driver"}
 OTHERS = {"coredns", "kube-proxy", "eks-node-monitoring-agent", "aws-fsx-csi-driver"}
 
 
+@pytest.fixture(params=STACKS)
+def recorded(request: pytest.FixtureRequest) -> Recorded:
+    return shipped(request.param)
+
+
 def statements(inputs: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
     for value in inputs.values():
@@ -38,9 +39,7 @@ def statements(inputs: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("name", STACKS)
-def test_services_in_policies_are_bound_to_the_stack(name: str) -> None:
-    recorded: Recorded = shipped(name)
+def test_services_in_policies_are_bound_to_the_stack(recorded: Recorded) -> None:
     loose = []
     for each in recorded.resources:
         for statement in statements(each.inputs):
@@ -53,9 +52,7 @@ def test_services_in_policies_are_bound_to_the_stack(name: str) -> None:
     assert loose == []
 
 
-@pytest.mark.parametrize("name", STACKS)
-def test_addons_that_call_aws_have_their_own_roles(name: str) -> None:
-    recorded: Recorded = shipped(name)
+def test_addons_that_call_aws_have_their_own_roles(recorded: Recorded) -> None:
     addons = {
         each.inputs["addonName"]: each.inputs
         for each in recorded.resources
@@ -67,9 +64,7 @@ def test_addons_that_call_aws_have_their_own_roles(name: str) -> None:
     assert without == []
 
 
-@pytest.mark.parametrize("name", STACKS)
-def test_nodes_have_only_kubelet_permissions(name: str) -> None:
-    recorded: Recorded = shipped(name)
+def test_nodes_have_only_kubelet_permissions(recorded: Recorded) -> None:
     of_nodes = [
         each.inputs["policyArn"].rpartition("/")[2]
         for each in recorded.resources
@@ -80,10 +75,8 @@ def test_nodes_have_only_kubelet_permissions(name: str) -> None:
     assert set(of_nodes) <= set(NODE_ROLE_POLICIES)
 
 
-@pytest.mark.parametrize("name", STACKS)
-def test_karpenter_has_the_permissions_of_its_finalizer(name: str) -> None:
+def test_karpenter_has_the_permissions_of_its_finalizer(recorded: Recorded) -> None:
     """Without them, `destroy` waits forever for the EC2NodeClasses."""
-    recorded: Recorded = shipped(name)
     policies = [each for each in recorded.resources if each.type == "aws:iam/policy:Policy"]
     found = [
         statement for each in policies if "karpenter" in each.name for statement in statements(each.inputs)

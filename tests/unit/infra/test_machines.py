@@ -11,11 +11,7 @@ from components.identity import NodeRoles, NodeRolesArgs
 from components.network import Network, NetworkArgs
 from tests.unit.components.recording import HERE, Recorded, deploy
 
-pytestmark = [
-    pytest.mark.unit,
-    # The SDK imports the old names of what it exports.
-    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
-]
+pytestmark = pytest.mark.unit
 
 TAGS = {"trainyard:stack": "test"}
 

@@ -9,7 +9,17 @@ import pytest
 from components.documents.vpc import private_endpoints, service_name, short_name
 from infra.settings import SettingsError, read
 from infra.settings.rules import needed_addresses
-from tests.unit.infra.changing import BASE, GIVEN_CLUSTER, GIVEN_VPC, NOW, POOL, mistakes, settings, with_
+from tests.unit.infra.changing import (
+    BASE,
+    GIVEN_CLUSTER,
+    GIVEN_VPC,
+    NOW,
+    POOL,
+    mistakes,
+    settings,
+    with_,
+    with_existing_cluster,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -213,17 +223,14 @@ def test_endpoint_and_lustre_addresses_count_per_zone() -> None:
 
 
 def test_existing_cluster_nodes_are_not_counted() -> None:
-    config = with_({"network": GIVEN_VPC})
-    config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER}
-    assert needed_addresses(settings(config)) == {
+    assert needed_addresses(settings(with_existing_cluster())) == {
         "us-west-2a": {},
         "us-west-2b": {"small (4 x g5.12xlarge, 100 each)": 400},
     }
 
 
 def test_existing_cluster_needs_no_setting_of_a_new_one() -> None:
-    config = with_({"network": GIVEN_VPC})
-    config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER}
+    config = with_existing_cluster()
     cluster = settings(config).cluster
     assert cluster.name == "research"
     assert cluster.existing is not None
@@ -254,14 +261,11 @@ def test_existing_cluster_needs_no_setting_of_a_new_one() -> None:
             {"existing": {**GIVEN_CLUSTER, "oidcIssuer": "https://oidc.example/id/CD"}},
             "cluster.existing.oidcIssuer: 'https://oidc.example/id/CD' is not the provider's",
         ),
-        ({"existing": {**GIVEN_CLUSTER, "nodes": 1}}, "cluster.existing.nodes: is not a known key"),
         ({"existing": 3}, "cluster.existing: 3 is a whole number; it must be a mapping"),
     ],
 )
 def test_existing_cluster_refuses_settings_of_a_new_one(change: dict[str, Any], message: str) -> None:
-    config = with_({"network": GIVEN_VPC})
-    config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER, **change}
-    lines = mistakes(config)
+    lines = mistakes(with_existing_cluster(**change))
     assert any(message in line for line in lines)
     assert len(lines) == 1, "one mistake, one line"
 
@@ -271,31 +275,24 @@ def test_existing_cluster_refuses_settings_of_a_new_one(change: dict[str, Any], 
 )
 def test_existing_cluster_may_have_any_eks_name(name: str) -> None:
     """Its owner can't change the name, so resources with stricter name limits use the stack's name."""
-    config = with_({"network": GIVEN_VPC})
-    config["trainyard:cluster"] = {"existing": {**GIVEN_CLUSTER, "name": name}}
-    found = settings(config)
+    found = settings(with_existing_cluster(existing={**GIVEN_CLUSTER, "name": name}))
     assert (found.cluster.name, found.prefix) == (name, "trainyard-test")
 
 
 def test_name_prefix_is_cluster_name_if_it_fits() -> None:
-    config = with_({"network": GIVEN_VPC})
-    config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER}
-    assert settings(config).prefix == "research"
+    assert settings(with_existing_cluster()).prefix == "research"
     assert settings(BASE).prefix == settings(BASE).cluster.name == "trainyard-test"
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a.b", "c" * 101, "_a"])
 def test_invalid_cluster_name_is_reported(name: str) -> None:
-    config = with_({"network": GIVEN_VPC})
-    config["trainyard:cluster"] = {"existing": {**GIVEN_CLUSTER, "name": name}}
-    (line,) = mistakes(config)
+    (line,) = mistakes(with_existing_cluster(existing={**GIVEN_CLUSTER, "name": name}))
     assert line.startswith("trainyard:cluster.existing.name: ")
     assert "it must be letters, digits, hyphens and underscores" in line
 
 
 def test_invalid_name_prefix_from_stack_name_is_reported() -> None:
-    config = with_({"network": GIVEN_VPC})
-    config["trainyard:cluster"] = {"existing": {**GIVEN_CLUSTER, "name": "Prod"}}
+    config = with_existing_cluster(existing={**GIVEN_CLUSTER, "name": "Prod"})
     with pytest.raises(SettingsError) as caught:
         read("My_Stack", config, NOW)
     (line,) = caught.value.lines

@@ -16,11 +16,7 @@ from tests.unit.components.recording import Recorded
 from tests.unit.infra.test_stack import GIVEN, settings_of
 from tests.unit.infra.whole import in_a_small_checkout, whole
 
-pytestmark = [
-    pytest.mark.unit,
-    # The SDK imports the old names of what it exports.
-    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
-]
+pytestmark = pytest.mark.unit
 
 MIRROR = "123456789012.dkr.ecr.us-west-2.amazonaws.com/mirror"
 
@@ -46,13 +42,6 @@ def test_private_network_has_no_gateway_or_public_endpoint(private: Recorded) ->
     cluster = private.one("eks:index:Cluster").inputs
     assert (cluster["endpointPublicAccess"], cluster["endpointPrivateAccess"]) == (False, True)
     assert "publicSubnetIds" not in cluster
-
-
-@pytest.mark.long
-def test_private_api_is_reachable_from_the_vpc(private: Recorded) -> None:
-    rules = private.of("aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule")
-    (api,) = [r.inputs for r in rules if "-api-from-" in r.name]
-    assert (api["cidrIpv4"], api["toPort"]) == ("10.64.0.0/16", 443)
 
 
 def test_karpenter_calls_only_services_with_an_endpoint(private: Recorded) -> None:

@@ -12,11 +12,7 @@ from tests.unit.components.recording import Recorded
 from tests.unit.infra.test_stack import settings_of
 from tests.unit.infra.whole import in_a_small_checkout, shipped, whole
 
-pytestmark = [
-    pytest.mark.unit,
-    # The SDK imports the old names of what it exports.
-    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
-]
+pytestmark = pytest.mark.unit
 
 RULES = ("aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule",
          "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule")  # fmt: skip

@@ -215,7 +215,6 @@ def test_queue_on_nodes_without_gpus_has_no_gpus() -> None:
             {"jobDefaults": {"activeDeadlineSeconds": 0}},
             ["jobDefaults.activeDeadlineSeconds: 0 is out of range"],
         ),
-        ({"gpus": 4}, ["gpus: is not a known key"]),
     ],
 )
 def test_invalid_queue_is_reported_with_its_path(change: dict[str, Any], messages: list[str]) -> None:
@@ -361,7 +360,7 @@ QUEUES = st.fixed_dictionaries(
 )
 
 
-@hypothesis_settings(max_examples=40, deadline=None)
+@hypothesis_settings(max_examples=20, deadline=None)
 @given(st.sampled_from(sorted(instance_types.TYPES)), QUEUES, st.data())
 def test_valid_queue_is_accepted_by_controller_and_crd(
     type_: str, values: dict[str, Any], data: st.DataObject

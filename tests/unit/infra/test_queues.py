@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import pytest
@@ -17,11 +15,7 @@ from trainyard.policies.evaluate import evaluate
 from trainyard.policies.model import Resource, Stack
 from trainyard.policies.rules import ALL
 
-pytestmark = [
-    pytest.mark.unit,
-    # The SDK imports the old names of what it exports.
-    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
-]
+pytestmark = pytest.mark.unit
 
 QUEUE = "kubernetes:torchrun.ai/v1alpha1:TorchrunQueue"
 POLICY, ATTACHMENT = "aws:iam/policy:Policy", "aws:iam/rolePolicyAttachment:RolePolicyAttachment"
@@ -45,28 +39,16 @@ CHANGE: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def checkout() -> Iterator[None]:
-    with in_a_small_checkout():
-        for each in (with_queues, without_queues):
-            each.cache_clear()
-        yield
-        for each in (with_queues, without_queues):
-            each.cache_clear()
-
-
-def made(change: dict[str, Any]) -> Recorded:
-    return whole(read("test", with_(change), NOW))
-
-
-@cache
+@pytest.fixture(scope="module")
 def with_queues() -> Recorded:
-    return made(CHANGE)
+    with in_a_small_checkout():
+        return whole(read("test", with_(CHANGE), NOW))
 
 
-@cache
+@pytest.fixture(scope="module")
 def without_queues() -> Recorded:
-    return made({**CHANGE, "queues": []})
+    with in_a_small_checkout():
+        return whole(read("test", with_({**CHANGE, "queues": []}), NOW))
 
 
 def statements(found: Recorded, name: str) -> dict[str, dict[str, Any]]:
@@ -74,15 +56,16 @@ def statements(found: Recorded, name: str) -> dict[str, dict[str, Any]]:
     return {each["Sid"]: each for each in document["Statement"]}
 
 
-def test_stack_without_queues_has_no_queue_resources() -> None:
+def test_stack_without_queues_has_no_queue_resources(without_queues: Recorded) -> None:
     absent = {key: value for key, value in CHANGE.items() if key != "queues"}
     assert read("test", with_(absent), NOW) == read("test", with_({**absent, "queues": []}), NOW)
-    found = without_queues()
-    assert [each.name for each in found.resources if "torchrun" in f"{each.type} {each.name}".lower()] == []
-    assert [each.name for each in found.of(POLICY) if each.name.endswith("-workspaces")] == []
+    assert [
+        each.name for each in without_queues.resources if "torchrun" in f"{each.type} {each.name}".lower()
+    ] == []
+    assert [each.name for each in without_queues.of(POLICY) if each.name.endswith("-workspaces")] == []
 
 
-def test_queues_added_to_a_stack_change_nothing_else() -> None:
+def test_queues_added_to_a_stack_change_nothing_else(with_queues: Recorded, without_queues: Recorded) -> None:
     """Adding queues to a stack changes none of its existing resources."""
 
     def inputs(found: Recorded) -> dict[tuple[str, str], dict[str, Any]]:
@@ -93,13 +76,13 @@ def test_queues_added_to_a_stack_change_nothing_else() -> None:
             if not each.type.startswith("eks:")
         }
 
-    before, after = inputs(without_queues()), inputs(with_queues())
+    before, after = inputs(without_queues), inputs(with_queues)
     assert [each for each in before if each not in after] == []
     assert [each for each in before if before[each] != after[each]] == []
 
 
-def test_workers_read_workspaces_and_write_logs_of_their_namespace() -> None:
-    found = statements(with_queues(), "trainyard-test-trainer-workspaces")
+def test_workers_read_workspaces_and_write_logs_of_their_namespace(with_queues: Recorded) -> None:
+    found = statements(with_queues, "trainyard-test-trainer-workspaces")
     own, theirs = "arn:aws:s3:::trainyard-test-models-1a2b3c4", "arn:aws:s3:::theirs"
     for sid, kind, actions in (
         ("ReadWorkspaces", "workspaces", ["s3:GetObject"]),
@@ -113,24 +96,26 @@ def test_workers_read_workspaces_and_write_logs_of_their_namespace() -> None:
     }
     assert found["UseTheBucketsKey"]["Action"] == ["kms:Decrypt", "kms:GenerateDataKey"]
     assert len(found) == 4
-    attached = with_queues().one(ATTACHMENT, "trainyard-test-trainer-workspaces").inputs
+    attached = with_queues.one(ATTACHMENT, "trainyard-test-trainer-workspaces").inputs
     assert attached["role"] == "trainyard-test-trainer-1a2b3c4"
 
 
-def test_account_can_access_only_buckets_of_its_queues() -> None:
+def test_account_can_access_only_buckets_of_its_queues(with_queues: Recorded) -> None:
     """The account of a queue without a bucket can access none."""
-    found = statements(with_queues(), "trainyard-test-pytorch-training-sa-workspaces")
+    found = statements(with_queues, "trainyard-test-pytorch-training-sa-workspaces")
     assert found["ReadWorkspaces"]["Resource"] == ["arn:aws:s3:::theirs/torchrun/workspaces/default/*"]
     assert "UseTheBucketsKey" not in found, "that bucket's key is its owner's business"
-    names = [each.name for each in with_queues().of(POLICY) if each.name.endswith("-workspaces")]
+    names = [each.name for each in with_queues.of(POLICY) if each.name.endswith("-workspaces")]
     assert sorted(names) == [
         "trainyard-test-pytorch-training-sa-workspaces",
         "trainyard-test-trainer-workspaces",
     ]
 
 
-def test_submitter_can_access_prefixes_of_one_namespace() -> None:
-    policies = {name: json.loads(text) for name, text in with_queues().result["submitterPolicies"].items()}
+def test_submitter_can_access_prefixes_of_one_namespace(
+    with_queues: Recorded, without_queues: Recorded
+) -> None:
+    policies = {name: json.loads(text) for name, text in with_queues.result["submitterPolicies"].items()}
     assert sorted(policies) == ["default", "training"]
     for namespace, policy in policies.items():
         found = {each["Sid"]: each for each in policy["Statement"]}
@@ -142,11 +127,11 @@ def test_submitter_can_access_prefixes_of_one_namespace() -> None:
             f"workspaces/{namespace}/*",
             f"logs/{namespace}/*",
         }
-    assert without_queues().result["submitterPolicies"] is None
+    assert without_queues.result["submitterPolicies"] is None
 
 
-def test_queue_depends_on_pool_account_and_permissions() -> None:
-    needed = with_queues().needs(QUEUE, "training-research")
+def test_queue_depends_on_pool_account_and_permissions(with_queues: Recorded) -> None:
+    needed = with_queues.needs(QUEUE, "training-research")
     for each in (
         ("kubernetes:karpenter.sh/v1:NodePool", "pools-small"),
         ("kubernetes:core/v1:ServiceAccount", "trainer"),
@@ -157,29 +142,29 @@ def test_queue_depends_on_pool_account_and_permissions() -> None:
         assert each in needed
 
 
-def test_drain_is_deleted_before_queues_controller_and_crds() -> None:
+def test_drain_is_deleted_before_queues_controller_and_crds(with_queues: Recorded) -> None:
     """Jobs and queues must end while their controller runs."""
-    found = with_queues()
-    assert (found.resources[-1].type, found.resources[-1].name) == DRAIN
-    needed = found.needs(*DRAIN)
-    for each in found.resources:
+    assert (with_queues.resources[-1].type, with_queues.resources[-1].name) == DRAIN
+    needed = with_queues.needs(*DRAIN)
+    for each in with_queues.resources:
         if each.type == QUEUE or each.name.startswith("torchrun-controller:"):
             assert (each.type, each.name) in needed
 
 
-def test_controller_runs_the_launcher_image_of_the_stack() -> None:
-    found = with_queues()
-    (image,) = (each for each in found.of("docker-build:index:Image") if each.name.endswith("-launcher"))
-    (container,) = found.one(*CONTROLLER).inputs["spec"]["template"]["spec"]["containers"]
+def test_controller_runs_the_launcher_image_of_the_stack(with_queues: Recorded) -> None:
+    (image,) = (
+        each for each in with_queues.of("docker-build:index:Image") if each.name.endswith("-launcher")
+    )
+    (container,) = with_queues.one(*CONTROLLER).inputs["spec"]["template"]["spec"]["containers"]
     assert container["image"].startswith(image.inputs["tags"][0].rpartition(":")[0] + "@sha256:")
     assert container["command"] == ["python", "-m", "trainyard.operator"]
 
 
 @pytest.mark.long
-def test_queue_resources_violate_no_policy() -> None:
+def test_queue_resources_violate_no_policy(with_queues: Recorded) -> None:
     stack = [
         Resource(type=each.type, name=each.name, urn=f"urn:{each.type}::{each.name}", properties=each.inputs)
-        for each in with_queues().resources
+        for each in with_queues.resources
     ]
     of_queues = [
         str(each)

@@ -11,7 +11,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from infra.settings.ranges import public_problem
-from tests.unit.infra.changing import GIVEN_CLUSTER, GIVEN_VPC, POOL, mistakes, settings, with_
+from tests.unit.infra.changing import (
+    GIVEN_VPC,
+    POOL,
+    mistakes,
+    settings,
+    with_,
+    with_existing_cluster,
+)
 from trainyard.policies.network import is_public
 
 pytestmark = pytest.mark.unit
@@ -143,7 +150,5 @@ def test_zones_without_subnets_are_reported_only_for_network() -> None:
 
 
 def test_existing_cluster_empty_administrators_reported_once() -> None:
-    config = with_({"network": GIVEN_VPC})
-    config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER, "administrators": []}
-    (line,) = mistakes(config)
+    (line,) = mistakes(with_existing_cluster(administrators=[]))
     assert line.startswith("trainyard:cluster.administrators: is for a cluster that the stack makes")

@@ -17,11 +17,7 @@ from tests.unit.infra.changing import NOW, with_
 from tests.unit.infra.whole import in_a_small_checkout, whole
 from tests.unit.repositories import git
 
-pytestmark = [
-    pytest.mark.unit,
-    # The SDK imports the old names of what it exports.
-    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
-]
+pytestmark = pytest.mark.unit
 
 RUN = {"pool": "small", "minNodes": 1, "maxNodes": 4, "runId": "r1"}
 JOB = ("kubernetes:batch/v1:Job", "launch-r1")

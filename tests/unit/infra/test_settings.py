@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,43 +12,24 @@ from components.documents import instance_types, versions
 from infra.settings import SettingsError, read
 from infra.settings.provider import regions
 from tests.shipped import shipped
-from tests.unit.infra.changing import stack_file
+from tests.unit.infra.changing import NOW, ROOT, mistakes, settings, stack_file
 from trainyard.stack_files import find
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(__file__).resolve().parents[3]
 SHIPPED = shipped()
-
-
-def passed(config: dict[str, Any]) -> dict[str, str]:
-    """The configuration as the engine passes it: everything is text."""
-    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}
-
-
-def mistakes(config: dict[str, Any]) -> list[str]:
-    with pytest.raises(SettingsError) as caught:
-        read("test", passed(config))
-    return caught.value.lines
 
 
 def test_stack_name_invalid_for_a_cluster_needs_cluster_name(good: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=r"cluster\.name: is 'trainyard-My_Stack' by the stack's name"):
-        read("My_Stack", passed(good))
+        read("My_Stack", good, NOW)
     good["trainyard:cluster"]["name"] = "mine"
-    assert read("My_Stack", passed(good)).cluster.name == "mine"
+    assert read("My_Stack", good, NOW).cluster.name == "mine"
 
 
 @pytest.fixture
 def good() -> dict[str, Any]:
     return stack_file("local")
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_every_shipped_stack_file_is_valid(name: str) -> None:
-    settings = read(name, passed(stack_file(name)))
-    assert settings.cluster.name.startswith("trainyard-")
-    assert settings.training is None or settings.training.candidates[0].pool in settings.pools
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -79,14 +59,14 @@ def test_promised_configurations_are_shipped() -> None:
     }
     found = {}
     for name in SHIPPED:
-        settings = read(name, passed(stack_file(name)))
-        pool = settings.pools[0]
+        found_settings = read(name, stack_file(name), NOW)
+        pool = found_settings.pools[0]
         found[name] = (
             pool.instance_type,
             pool.max_nodes,
             pool.efa,
-            settings.network.existing is not None,
-            settings.storage.lustre is not None,
+            found_settings.network.existing is not None,
+            found_settings.storage.lustre is not None,
         )
     assert found == promised
 
@@ -190,12 +170,6 @@ def test_five_errors_are_reported_together(good: dict[str, Any]) -> None:
             {"version": 1.27},
             "trainyard:cluster.version: 1.27 is a number; it must be one of 1.34, 1.35, 1.36",
         ),
-        ("trainyard:cluster", {"publicAccessCidrs": ["0.0.0.0/0"]}, "'0.0.0.0/0' is too large"),
-        (
-            "trainyard:cluster",
-            {"publicAccessCidrs": ["203.0.113.7/24"]},
-            "trainyard:cluster.publicAccessCidrs[0]: 203.0.113.7/24 has host bits set",
-        ),
         (
             "trainyard:cluster",
             {"name": "Research"},
@@ -241,11 +215,6 @@ def test_five_errors_are_reported_together(good: dict[str, Any]) -> None:
             "zones[1]: 'us-east-1b' is not in us-west-2",
         ),
         ("trainyard:images", {"build": False}, "trainyard:images.launcher: is missing"),
-        (
-            "trainyard:images",
-            {"trainer": "mine:latest"},
-            "trainyard:images.trainer: 'mine:latest' is invalid",
-        ),
         (
             "trainyard:images",
             {"build": False, "launcher": "mine:latest"},
@@ -297,10 +266,8 @@ def test_five_errors_are_reported_together(good: dict[str, Any]) -> None:
         ),
         ("trainyard:images", {"mirror": "https://x"}, "trainyard:images.mirror: 'https://x' is invalid"),
         ("trainyard:debugPod", "perhaps", "trainyard:debugPod: 'perhaps' is a text"),
-        ("trainyard:nodeCheck", "small", "trainyard:nodeCheck: 'small' is a text"),
         ("trainyard:mpi", 1, "trainyard:mpi: 1 is a whole number; it must be true or false"),
         ("trainyard:storage", {"prefix": "/x/"}, "trainyard:storage.prefix: '/x/' is invalid"),
-        ("trainyard:protectData", "perhaps", "trainyard:protectData: 'perhaps' is a text"),
         (
             "trainyard:sources",
             {"karpenterChart": "/charts/karpenter"},
@@ -317,7 +284,6 @@ def test_five_errors_are_reported_together(good: dict[str, Any]) -> None:
             {"karpenterCrdChart": "oci://registry.example/charts/karpenter-crd@sha256:12"},
             "trainyard:sources.karpenterCrdChart: 'oci://registry.example/charts/karpenter-crd@sha256:12' is invalid",
         ),
-        ("trainyard:sources", {"karpenter": "x"}, "trainyard:sources.karpenter: is not a known key"),
     ],
 )
 def test_wrong_value_is_reported_with_its_path(
@@ -350,9 +316,6 @@ def test_region_of_each_partition_is_known_with_any_profile(
         ({"args": [3]}, "trainyard:training.args[0]: 3 is a whole number"),
         ({"holdSeconds": -1}, "trainyard:training.holdSeconds: -1 is out of range"),
         ({"minNodes": 1.5}, "trainyard:training.minNodes: 1.5 is a number"),
-        ({"env": {"TRAINYARD_DATA": "x"}}, "training.env.TRAINYARD_DATA: is set by the stack itself"),
-        ({"env": {"AWS_REGION": "x"}}, "training.env.AWS_REGION: is set by the stack itself"),
-        ({"cpu": "many"}, "trainyard:training.cpu: 'many' is invalid"),
     ],
 )
 def test_invalid_training_is_reported(good: dict[str, Any], change: dict[str, Any], message: str) -> None:
@@ -363,14 +326,11 @@ def test_invalid_training_is_reported(good: dict[str, Any], change: dict[str, An
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"purchase": "reserved"}, "capacityReservationIds: is missing; purchase: reserved needs"),
-        ({"capacityReservationIds": ["cr-0123456789abcdef0"]}, "is given, but purchase is on-demand"),
         ({"zone": "us-west-2d"}, "zone: 'us-west-2d' has no subnets here"),
         (
             {"instanceType": "trn1.32xlarge"},
             "training.pool: 'small' has trn1.32xlarge, whose Neuron devices",
         ),
-        ({"maxnodes": 3}, "maxnodes: is not a known key; did you mean maxNodes?"),
         ({"name": None}, "trainyard:pools[0].name: is missing"),
         (
             {"idleSeconds": 5},
@@ -397,7 +357,7 @@ def test_account_defaults_to_that_of_the_administrators(good: dict[str, Any]) ->
             "publicAccessCidrs": ["203.0.113.0/24"],
             **more,
         }
-        return read("test", passed(good)).cluster.account_id
+        return settings(good).cluster.account_id
 
     assert account("111111111111") == "111111111111"
     assert account("111111111111", "222222222222", accountId="222222222222") == "222222222222"
@@ -412,14 +372,14 @@ def test_secret_in_a_url_is_not_repeated(good: dict[str, Any], secret: str) -> N
 
 
 def test_package_index_is_read_unchanged(good: dict[str, Any]) -> None:
-    assert read("test", passed(good)).images.package_index is None
+    assert settings(good).images.package_index is None
     for index in (
         "https://pypi.example/simple",
         "https://pypi.example:8443/a/b/simple/",
         "https://pypi.example",
     ):
         good["trainyard:images"] = {"packageIndex": index}
-        assert read("test", passed(good)).images.package_index == index
+        assert settings(good).images.package_index == index
 
 
 def test_duplicate_pool_name_is_reported(good: dict[str, Any]) -> None:
@@ -431,33 +391,33 @@ def test_duplicate_pool_name_is_reported(good: dict[str, Any]) -> None:
 
 def test_pool_maximum_below_preferred_nodes_is_valid(good: dict[str, Any]) -> None:
     good["trainyard:pools"][0]["maxNodes"] = 2
-    assert read("test", passed(good)).pools[0].max_nodes == 2, "the launcher decides on that"
+    assert settings(good).pools[0].max_nodes == 2, "the launcher decides on that"
 
 
 def test_processes_per_node_default_to_the_gpus() -> None:
     config = stack_file("dev")
-    assert read("dev", passed(config)).training.candidates[0].size.processes_per_node == 4
+    assert settings(config).training.candidates[0].size.processes_per_node == 4
     config["trainyard:pools"][0]["instanceType"] = "c5.2xlarge"
     config["trainyard:training"]["device"] = "cpu"
-    assert read("dev", passed(config)).training.candidates[0].size.processes_per_node == 1
+    assert settings(config).training.candidates[0].size.processes_per_node == 1
 
 
 def test_system_nodes_default_to_two_c5_2xlarge(good: dict[str, Any]) -> None:
     del good["trainyard:cluster"]["systemNodes"]
-    by_default = read("test", passed(good)).cluster.system_nodes
+    by_default = settings(good).cluster.system_nodes
     assert (by_default.instance_type, by_default.count) == ("c5.2xlarge", 2)
     good["trainyard:cluster"].update(systemNodes={"instanceType": "m6i.large", "count": 3})
-    said = read("test", passed(good)).cluster.system_nodes
+    said = settings(good).cluster.system_nodes
     assert (said.instance_type, said.count) == ("m6i.large", 3)
 
 
 def test_stack_without_run_id_starts_no_run(good: dict[str, Any]) -> None:
     del good["trainyard:training"]["runId"]
-    assert read("test", passed(good)).training.run_id is None
+    assert settings(good).training.run_id is None
 
 
 def test_published_chart_has_a_version_and_directory_has_none(good: dict[str, Any], tmp_path: Path) -> None:
-    assert read("test", passed(good)).sources.karpenter_version == versions.KARPENTER
+    assert settings(good).sources.karpenter_version == versions.KARPENTER
     for name in ("karpenter", "karpenter-crd"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "Chart.yaml").touch()
@@ -465,13 +425,13 @@ def test_published_chart_has_a_version_and_directory_has_none(good: dict[str, An
         "karpenterChart": str(tmp_path / "karpenter"),
         "karpenterCrdChart": str(tmp_path / "karpenter-crd"),
     }
-    assert read("test", passed(good)).sources.karpenter_version is None
+    assert settings(good).sources.karpenter_version is None
 
 
 def test_published_chart_is_pinned_to_a_digest(good: dict[str, Any]) -> None:
     chart = f"{versions.KARPENTER_CHART}@sha256:{'0' * 64}"
     good["trainyard:sources"] = {"karpenterChart": chart}
-    found = read("test", passed(good)).sources
+    found = settings(good).sources
     assert (found.karpenter_chart, found.karpenter_version) == (chart, versions.KARPENTER)
 
 
@@ -496,9 +456,9 @@ def test_rendered_objects_in_a_file_are_a_source(good: dict[str, Any], tmp_path:
 
 
 def test_data_is_protected_by_default(good: dict[str, Any]) -> None:
-    assert read("test", passed(good)).protect_data is False
+    assert settings(good).protect_data is False
     del good["trainyard:protectData"]
-    assert read("test", passed(good)).protect_data is True
+    assert settings(good).protect_data is True
 
 
 @pytest.mark.parametrize(

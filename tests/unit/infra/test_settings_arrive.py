@@ -6,25 +6,20 @@ No value is a default, so a key that is read but not applied fails the test with
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from typing import Any, cast
 
 import pulumi
 import pytest
 
 from components.documents import versions
-from infra import stack, volumes
+from infra import volumes
 from infra.settings import read
 from infra.settings.reference import keys
 from tests.unit.components.recording import Recorded, deploy
-from tests.unit.infra.changing import GIVEN_VPC, NOW
-from tests.unit.infra.whole import in_a_small_checkout
+from tests.unit.infra.changing import EXISTING_LUSTRE, GIVEN_VPC, NOW
+from tests.unit.infra.whole import in_a_small_checkout, whole
 
-pytestmark = [
-    pytest.mark.unit,
-    # The SDK imports the old names of what it exports.
-    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
-]
+pytestmark = pytest.mark.unit
 
 OPS = "arn:aws:iam::123456789012:role/ops"
 VOLUME_KEY = "arn:aws:kms:us-west-2:123456789012:key/0123abcd-0123-0123-0123-0123456789ab"
@@ -126,12 +121,6 @@ OTHERWISE: dict[str, Any] = {
     },
 }
 
-
-GIVEN_FILES = {
-    "fileSystemId": "fs-0123456789abcdef0",
-    "dnsName": "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com",
-    "mountName": "wxyz",
-}
 
 ADDON, LOGS = "aws:eks/addon:Addon", "aws:cloudwatch/logGroup:LogGroup"
 CLUSTER, NODES = "eks:index:Cluster research", "eks:index:ManagedNodeGroup research-system"
@@ -263,7 +252,7 @@ ELSEWHERE = {
         "storage.lustre",
         "cluster.systemNodes",
     ),
-    *("storage.lustre.existing", *(f"storage.lustre.existing.{key}" for key in GIVEN_FILES)),
+    *("storage.lustre.existing", *(f"storage.lustre.existing.{key}" for key in EXISTING_LUSTRE)),
     "network.private",
     *(key for key in keys() if key.startswith("cluster.existing")),
     *("pools[].reservationType", "pools[].reservationBegins", "pools[].reservationEnds"),
@@ -274,19 +263,17 @@ ELSEWHERE = {
 @pytest.fixture(scope="module", autouse=True)
 def checkout() -> Iterator[None]:
     with in_a_small_checkout():
-        for each in (made, otherwise):
-            each.cache_clear()
         yield
 
 
-@cache
-def made() -> Recorded:
-    return deploy(lambda: stack.deploy(read("test", MADE, NOW)))
+@pytest.fixture(scope="module")
+def made(checkout: None) -> Recorded:
+    return whole(read("test", MADE, NOW))
 
 
-@cache
-def otherwise() -> Recorded:
-    return deploy(lambda: stack.deploy(read("test", OTHERWISE, NOW)))
+@pytest.fixture(scope="module")
+def otherwise(checkout: None) -> Recorded:
+    return whole(read("test", OTHERWISE, NOW))
 
 
 def at(value: Any, place: str) -> Any:
@@ -297,22 +284,24 @@ def at(value: Any, place: str) -> Any:
 
 
 @pytest.mark.parametrize(("key", "resource", "place", "expected"), ARRIVES)
-def test_setting_reaches_its_resource(key: str, resource: str, place: str, expected: Any) -> None:
+def test_setting_reaches_its_resource(
+    made: Recorded, key: str, resource: str, place: str, expected: Any
+) -> None:
     kind, name = resource.split(" ")
-    assert at(made().one(kind, name).inputs, place) == expected, key
+    assert at(made.one(kind, name).inputs, place) == expected, key
 
 
 @pytest.mark.parametrize(("key", "resource", "place", "expected"), OTHERS_ARRIVE)
 def test_setting_that_excludes_another_reaches_its_resource(
-    key: str, resource: str, place: str, expected: Any
+    otherwise: Recorded, key: str, resource: str, place: str, expected: Any
 ) -> None:
     kind, name = resource.split(" ")
-    assert at(otherwise().one(kind, name).inputs, place) == expected, key
+    assert at(otherwise.one(kind, name).inputs, place) == expected, key
 
 
-def test_addons_with_a_version_setting_are_those_of_a_stack() -> None:
+def test_addons_with_a_version_setting_are_those_of_a_stack(made: Recorded) -> None:
     """`MADE` has a file system, and so every add-on."""
-    assert {each.inputs["addonName"] for each in made().of(ADDON)} == set(versions.ADDONS)
+    assert {each.inputs["addonName"] for each in made.of(ADDON)} == set(versions.ADDONS)
 
 
 def test_every_setting_of_these_sections_is_tested() -> None:
@@ -321,15 +310,15 @@ def test_every_setting_of_these_sections_is_tested() -> None:
     assert {row[0] for row in (*ARRIVES, *OTHERS_ARRIVE)} | ELSEWHERE == every
 
 
-def test_models_prefix_and_mount_path_reach_their_resources() -> None:
-    assert made().result["modelUri"] == "s3://research-models-1a2b3c4/weights"
-    mounts = at(made().one("kubernetes:batch/v1:CronJob", "check-odd").inputs, CHECK)
+def test_models_prefix_and_mount_path_reach_their_resources(made: Recorded) -> None:
+    assert made.result["modelUri"] == "s3://research-models-1a2b3c4/weights"
+    mounts = at(made.one("kubernetes:batch/v1:CronJob", "check-odd").inputs, CHECK)
     assert "/shared" in [each["mountPath"] for each in mounts]
 
 
 def test_existing_file_system_is_mounted() -> None:
     """It needs nothing of the network or the bucket, which do not exist yet."""
-    config = {**OTHERWISE, "trainyard:storage": {"lustre": {"existing": GIVEN_FILES}}}
+    config = {**OTHERWISE, "trainyard:storage": {"lustre": {"existing": EXISTING_LUSTRE}}}
     settings = read("test", config, NOW)
 
     def program() -> dict[str, Any]:
@@ -342,4 +331,4 @@ def test_existing_file_system_is_mounted() -> None:
             "mountName": found.mount_name,
         }
 
-    assert deploy(program).result == GIVEN_FILES
+    assert deploy(program).result == EXISTING_LUSTRE

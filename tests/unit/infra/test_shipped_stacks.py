@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
-from functools import cache
 from typing import Any
 from unittest import mock
 
@@ -19,7 +18,7 @@ from infra.settings import Settings, read
 from tests.previews import ALIKE
 from tests.shipped import shipped
 from tests.unit.components.recording import ADDON_VERSION, Recorded, deploy
-from tests.unit.infra.changing import GIVEN_CLUSTER, GIVEN_VPC, NOW, POOL, ROOT, stack_file, with_
+from tests.unit.infra.changing import NOW, POOL, ROOT, settings, stack_file, with_, with_existing_cluster
 from tests.unit.infra.whole import images, in_a_small_checkout, whole
 from tests.unit.infra.whole import shipped as recorded
 from trainyard.policies import waivers
@@ -30,8 +29,6 @@ pytestmark = [
     pytest.mark.unit,
     # Each stack file takes half a second of processor time; `make check` has those of test_stack.
     pytest.mark.long,
-    # The SDK imports the old names of what it exports.
-    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
 ]
 
 WAIVERS = waivers.load()
@@ -50,44 +47,31 @@ LUSTRE = "aws:fsx/lustreFileSystem:LustreFileSystem"
 def checkout() -> Iterator[None]:
     """A small checkout, so that image digests don't read this one."""
     with in_a_small_checkout():
-        for each in (plain, unusual, on_a_given_cluster):
-            each.cache_clear()
         yield
-        for each in (plain, unusual, on_a_given_cluster):
-            each.cache_clear()
 
 
-def made(config: dict[str, Any]) -> Recorded:
-    return whole(read("test", config, NOW))
-
-
-@cache
-def plain() -> Recorded:
+@pytest.fixture(scope="module")
+def plain(checkout: None) -> Recorded:
     """The smallest stack file; an empty `training` is the project's default for no run."""
-    return made(with_({"training": {}}))
+    return whole(settings(with_({"training": {}})))
 
 
-@cache
-def unusual() -> Recorded:
+@pytest.fixture(scope="module")
+def unusual(checkout: None) -> Recorded:
     """Settings that no shipped stack file has."""
-    return made(
-        with_(
-            {
-                "cluster": {"publicAccessCidrs": [], "deployFrom": "vpc"},
-                "pools": [{**POOL, "instanceType": "p5.48xlarge"}],
-                "storage": {"lustre": {"throughput": 1000, "capacityGiB": 4800, "efa": True}},
-                "images": {"baseImages": {"trainer": BASE_IMAGE}},
-                "serviceAccounts": [{"name": "reader", "bucket": "datasets"}],
-            }
-        )
-    )
+    change = {
+        "cluster": {"publicAccessCidrs": [], "deployFrom": "vpc"},
+        "pools": [{**POOL, "instanceType": "p5.48xlarge"}],
+        "storage": {"lustre": {"throughput": 1000, "capacityGiB": 4800, "efa": True}},
+        "serviceAccounts": [{"name": "reader", "bucket": "datasets"}],
+    }
+    return whole(settings(with_(change)))
 
 
-@cache
-def on_a_given_cluster() -> Recorded:
-    config = with_({"network": GIVEN_VPC, "queues": [{"name": "research", "pool": "small"}]})
-    config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER}
-    return made(config)
+@pytest.fixture(scope="module")
+def on_a_given_cluster(checkout: None) -> Recorded:
+    queues = [{"name": "research", "pool": "small"}]
+    return whole(settings({**with_existing_cluster(), "trainyard:queues": queues}))
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -95,8 +79,8 @@ def test_shipped_stack_looks_up_addon_versions_and_ends_in_drain(name: str) -> N
     found = recorded(name)
     assert set(found.invokes) == {ADDON_VERSION}
     # The drain does not wait for the pod that proves the mount.
-    made = [r for r in found.resources if r.name != "lustre-proof"]
-    assert made[-1].type == "pulumi-python:dynamic/drain:Drain"
+    drained = [r for r in found.resources if r.name != "lustre-proof"]
+    assert drained[-1].type == "pulumi-python:dynamic/drain:Drain"
     pools = read(name, stack_file(name), NOW).pools
     assert {r.inputs["metadata"]["name"] for r in found.of(NODE_POOL)} == {pool.name for pool in pools}
     assert len(found.of("eks:index:Cluster")) == 1
@@ -148,9 +132,11 @@ def test_nodes_get_all_efa_interfaces_of_their_type(name: str, count: int) -> No
     assert "efa-device-plugin" in {r.name for r in recorded(name).of(DAEMON_SET)}
 
 
-def test_device_plugins_follow_the_devices() -> None:
-    assert {r.name for r in recorded("trn1").of(DAEMON_SET)} == {"neuron-device-plugin", "efa-device-plugin"}
-    assert recorded("cpu").of(DAEMON_SET) == []
+@pytest.mark.parametrize(
+    ("name", "plugins"), [("dev", {"nvidia", "efa"}), ("trn1", {"neuron", "efa"}), ("cpu", set())]
+)
+def test_device_plugins_follow_the_devices(name: str, plugins: set[str]) -> None:
+    assert {r.name for r in recorded(name).of(DAEMON_SET)} == {f"{each}-device-plugin" for each in plugins}
 
 
 def test_trainium_queue_workers_get_all_devices_of_a_node() -> None:
@@ -183,22 +169,9 @@ def test_placement_group_is_created_before_its_pool() -> None:
     assert spec["placementGroupSelector"] == {"name": "trainyard-p4d-p4d"}
 
 
-@pytest.mark.long
-def test_warm_nodes_are_kept_if_set() -> None:
-    kept = {"g4dn": 2, "g4dn-existing-vpc": 2, "p4de-odcr": 2, "p4de-odcr-existing-vpc": 2}
-    for name, count in {**kept, "p4d": 2, "p5": 2, "trn1": 2, "lustre-existing-vpc": 4}.items():
-        pool = read(name, stack_file(name), NOW).pools[0].name
-        warm = recorded(name).one("kubernetes:apps/v1:Deployment", f"warm-{pool}")
-        assert warm.inputs["spec"]["replicas"] == count
-    assert not [r for r in recorded("dev").of("kubernetes:apps/v1:Deployment") if r.name.startswith("warm-")]
-
-
 def test_file_system_is_in_the_node_zone_and_linked_to_bucket() -> None:
     found = recorded("lustre-existing-vpc")
-    file_system = found.one(LUSTRE).inputs
-    assert file_system["deploymentType"] == "SCRATCH_2"
-    assert file_system["storageCapacity"] == 1200
-    assert file_system["subnetIds"] == "subnet-0a23456789abcdef0"
+    assert found.one(LUSTRE).inputs["subnetIds"] == "subnet-0a23456789abcdef0"
     link = found.one("aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation").inputs
     assert link["dataRepositoryPath"] == "s3://trainyard-lustre-existing-vpc-models-1a2b3c4/data/"
     assert link["fileSystemPath"] == "/data"
@@ -227,8 +200,8 @@ def test_node_release_does_not_depend_on_the_mount_proof() -> None:
 
 
 @pytest.mark.long
-def test_user_data_sets_up_lustre_over_efa_where_enabled() -> None:
-    with_efa, without = (found.one(NODE_CLASS).inputs["spec"] for found in (unusual(), recorded("p4d")))
+def test_user_data_sets_up_lustre_over_efa_where_enabled(unusual: Recorded) -> None:
+    with_efa, without = (found.one(NODE_CLASS).inputs["spec"] for found in (unusual, recorded("p4d")))
     assert user_data.script(8) in with_efa["userData"]
     assert recorded("p4d").of(LUSTRE), "there is a file system"
     assert "lnetctl" not in without["userData"]
@@ -243,15 +216,9 @@ def test_the_control_plane_waits_for_no_file_system() -> None:
     assert (LUSTRE, file_system.name) not in found.needs(NODE_CLASS, "pools-p4d-class")
 
 
-def test_lustre_proof_without_warm_nodes_is_absent() -> None:
-    assert unusual().of("kubernetes:core/v1:PersistentVolumeClaim"), "there is a mount to prove"
-    assert unusual().of("kubernetes:core/v1:Pod") == []
-
-
-def test_mpi_operator_is_installed_if_set() -> None:
-    for name, served in (("lustre-existing-vpc", True), ("g4dn", False)):
-        definitions = recorded(name).of("kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition")
-        assert any("mpijobs" in r.name for r in definitions) is served
+def test_lustre_proof_without_warm_nodes_is_absent(unusual: Recorded) -> None:
+    assert unusual.of("kubernetes:core/v1:PersistentVolumeClaim"), "there is a mount to prove"
+    assert unusual.of("kubernetes:core/v1:Pod") == []
 
 
 def test_service_account_can_write_below_models_prefix() -> None:
@@ -270,9 +237,8 @@ def test_service_account_can_write_below_models_prefix() -> None:
     assert "Delete" not in json.dumps(policy)
 
 
-def test_account_reading_another_bucket_cannot_write_or_use_key() -> None:
-    found = unusual()
-    policy = json.loads(found.one("aws:iam/policy:Policy", "trainyard-test-reader-bucket").inputs["policy"])
+def test_account_reading_another_bucket_cannot_write_or_use_key(unusual: Recorded) -> None:
+    policy = json.loads(unusual.one("aws:iam/policy:Policy", "trainyard-test-reader-bucket").inputs["policy"])
     assert [each["Sid"] for each in policy["Statement"]] == ["ReadObjects", "ListObjects"]
     assert policy["Statement"][0]["Resource"] == "arn:aws:s3:::datasets/*"
 
@@ -282,10 +248,10 @@ def test_debug_pod_exists_if_set() -> None:
     assert recorded("g4dn").of("kubernetes:apps/v1:StatefulSet") == []
 
 
-def test_stack_without_run_has_no_launcher() -> None:
-    assert plain().of("kubernetes:batch/v1:Job") == []
-    assert plain().result["launcherManifest"] is None
-    assert plain().result["runId"] is None
+def test_stack_without_run_has_no_launcher(plain: Recorded) -> None:
+    assert plain.of("kubernetes:batch/v1:Job") == []
+    assert plain.result["launcherManifest"] is None
+    assert plain.result["runId"] is None
 
 
 def test_warnings_are_logged_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,8 +277,10 @@ def test_warnings_are_logged_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [("1.34", datetime.now(UTC).date())]
 
 
-def test_existing_cluster_gets_only_resources_inside_it() -> None:
-    found = on_a_given_cluster()
+def test_existing_cluster_gets_only_resources_inside_it(
+    on_a_given_cluster: Recorded, plain: Recorded
+) -> None:
+    found = on_a_given_cluster
     for kind in ("eks:index:Cluster", "eks:index:ManagedNodeGroup", "aws:eks/addon:Addon"):
         assert found.of(kind) == []
     assert len(found.of("kubernetes:helm.sh/v3:Release")) == 2
@@ -323,25 +291,25 @@ def test_existing_cluster_gets_only_resources_inside_it() -> None:
     drain = found.resources[-1].inputs
     # Other users' pools and the jobs in their namespaces remain.
     assert (drain["pools"], drain["torchrun"]) == (["small"], True)
-    own = plain().resources[-1].inputs
+    own = plain.resources[-1].inputs
     assert {"pools", "torchrun"} & own.keys() == set(), "everything in a cluster of its own is the stack's"
 
 
-def test_deployer_in_the_vpc_can_reach_the_api() -> None:
+def test_deployer_in_the_vpc_can_reach_the_api(unusual: Recorded, plain: Recorded) -> None:
     def inside(found: Recorded) -> list[str]:
         rules = found.of("aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule")
         return [
             r.inputs["cidrIpv4"] for r in rules if r.inputs.get("fromPort") == 443 and "cidrIpv4" in r.inputs
         ]
 
-    assert inside(unusual()) == ["10.64.0.0/16"]
-    assert inside(plain()) == []
+    assert inside(unusual) == ["10.64.0.0/16"]
+    assert inside(plain) == []
 
 
-def built(pools: Any = None, **settings: Any) -> dict[str, dict[str, Any]]:
+def built(pools: Any = None, **images_section: Any) -> dict[str, dict[str, Any]]:
     """Return the builds of the stack's own images."""
-    change = {"images": settings, **({"pools": pools} if pools else {})}
-    found = images(read("test", with_(change), NOW)).of("docker-build:index:Image")
+    change = {"images": images_section, **({"pools": pools} if pools else {})}
+    found = images(settings(with_(change))).of("docker-build:index:Image")
     return {image.name.rsplit("-", 1)[1]: image.inputs for image in found}
 
 
@@ -356,6 +324,7 @@ def test_package_index_reaches_the_image_builds() -> None:
     assert both["buildArgs"] == {"PYTHON_IMAGE": BASE_IMAGE, "PIP_INDEX_URL": index}
     other = built(packageIndex="https://pypi.example/other")["trainer"]
     alone = built(baseImages={"trainer": BASE_IMAGE})["trainer"]
+    assert alone["buildArgs"] == {"PYTHON_IMAGE": BASE_IMAGE}
     tags = [image["tags"][0] for image in (built()["trainer"], given["trainer"], other, both, alone)]
     assert len(set(tags)) == len(tags), "tags never move: another index is another tag"
 
@@ -391,15 +360,3 @@ def test_dockerfile_declares_the_build_arguments(name: str) -> None:
     # After FROM, because pip does not see an argument before it.
     build = text.split("\nFROM ", 1)[1]
     assert build.index("\nARG PIP_INDEX_URL\n") < build.index("\nRUN pip install ")
-
-
-def test_base_images_of_the_settings_reach_the_builds() -> None:
-    def trainer(found: Recorded) -> dict[str, Any]:
-        return found.one("docker-build:index:Image", "trainyard-test-trainer").inputs
-
-    assert trainer(unusual())["buildArgs"] == {"PYTHON_IMAGE": BASE_IMAGE}
-    assert "buildArgs" not in trainer(plain())
-    assert "buildArgs" not in unusual().one("docker-build:index:Image", "trainyard-test-launcher").inputs
-    assert trainer(plain())["tags"] != trainer(unusual())["tags"], (
-        "tags never move: another base is another tag"
-    )

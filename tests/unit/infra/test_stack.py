@@ -18,7 +18,7 @@ from components.documents.images import context_digest
 from components.documents.tags import stack_tags
 from infra import stack
 from infra.settings import PROJECT, SettingsError, SettingsNotPassedError, load, read
-from tests.unit.components.recording import ADDON_VERSION, Recorded, deploy
+from tests.unit.components.recording import Recorded, deploy
 from tests.unit.infra.changing import settings, stack_file, with_
 from tests.unit.infra.whole import images, in_a_small_checkout, shipped, small_checkout, whole
 from tests.unit.policies.building import made
@@ -26,11 +26,7 @@ from trainyard.policies.evaluate import evaluate
 from trainyard.policies.model import Stack
 from trainyard.policies.tags import TAGGABLE, tags_complete
 
-pytestmark = [
-    pytest.mark.unit,
-    # The SDK imports the old names of what it exports.
-    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
-]
+pytestmark = pytest.mark.unit
 
 GIVEN = {name: f"registry.example/{name}@sha256:{'0' * 64}" for name in ("launcher", "trainer")}
 
@@ -79,10 +75,6 @@ def other(checkout: None) -> Recorded:
 def test_provider_allows_only_the_account_of_the_stack(dev: Recorded) -> None:
     provider = dev.one("pulumi:providers:aws").inputs
     assert json.loads(provider["allowedAccountIds"]) == ["123456789012"]
-
-
-def test_program_looks_up_only_addon_versions(dev: Recorded) -> None:
-    assert set(dev.invokes) == {ADDON_VERSION}
 
 
 def test_preview_lists_what_an_update_creates(local: Recorded) -> None:
@@ -351,12 +343,6 @@ def test_the_trainers_account_has_its_role_and_no_api_token(local: Recorded) -> 
     assert account["automountServiceAccountToken"] is False
 
 
-def test_device_plugins_exist_only_for_pools_with_devices(dev: Recorded, other: Recorded) -> None:
-    plugins = {resource.name for resource in dev.of("kubernetes:apps/v1:DaemonSet")}
-    assert plugins == {"nvidia-device-plugin", "efa-device-plugin"}
-    assert other.of("kubernetes:apps/v1:DaemonSet") == []
-
-
 def test_operator_objects_are_registered_individually(dev: Recorded) -> None:
     """The first preview must show them before the cluster exists."""
     deployment = dev.one("kubernetes:apps/v1:Deployment")
@@ -387,30 +373,6 @@ def test_training_operator_serves_only_kinds_of_the_stack(
     assert {each.inputs["metadata"]["name"] for each in definitions} == {
         f"{kind}.kubeflow.org" for kind in served
     }
-
-
-def test_every_taggable_resource_has_the_tags_of_the_stack(dev: Recorded) -> None:
-    untaggable = (
-        "Association",
-        "Attachment",
-        "Route",
-        "Alias",
-        "Target",
-        "Policy",
-        "bucketV",
-        "bucketS",
-        "bucketP",
-        "bucketL",
-        "bucketO",
-    )
-    for resource in dev.resources:
-        kind = resource.type.split(":")[-1]
-        if not resource.type.startswith("aws:") or any(part in resource.type for part in untaggable):
-            continue
-        if kind == "RouteTable" or "tags" in resource.inputs:
-            assert resource.inputs["tags"]["trainyard:stack"] == "dev", resource.name
-        else:
-            pytest.fail(f"{resource.type} {resource.name} has no tags")
 
 
 def test_drain_is_the_last_resource(dev: Recorded) -> None:

@@ -9,23 +9,14 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from components.documents.launch import Resolved, job_spec
 from infra.settings import SettingsError, read
-from infra.stack import run_of
 from launcher.backends import pytorchjob
-from launcher.request import Request, parse_request
+from launcher.request import Request
 from tests.unit.infra.changing import NOW, POOL, mistakes, settings, with_
+from tests.unit.infra.test_launch_request import request_of as request_of_training
 
 pytestmark = pytest.mark.unit
 
-IMAGE = f"registry.example/image@sha256:{'0' * 64}"
-RESOLVED = Resolved(
-    launcher_image=IMAGE,
-    trainer_image=IMAGE,
-    placeholder_image=IMAGE,
-    model_uri="s3://bucket/models",
-    checkpoint_uri=None,
-)
 RESERVED = [
     *(
         "RANK",
@@ -53,13 +44,9 @@ def with_training(**change: Any) -> dict[str, Any]:
 
 
 def request_of(config: dict[str, Any]) -> Request:
-    """Return the request that a launcher pod reads from its environment."""
     training = read("test", config, NOW).training
     assert training is not None
-    spec = job_spec(run_of(training, "us-west-2", {"lustre": "/fsx"}), RESOLVED)
-    (container,) = spec["template"]["spec"]["containers"]
-    environment = {each["name"]: each["value"] for each in container["env"] if "value" in each}
-    return parse_request({**environment, "JOB_NAME": "launch-r1"})
+    return request_of_training(training)
 
 
 @pytest.mark.parametrize("name", ["A B", "", "1A", "A=B", "A-B.c", "Ä", "A\n"])

@@ -14,11 +14,7 @@ from trainyard.policies.evaluate import Evaluation, evaluate
 from trainyard.policies.model import Stack
 from trainyard.policies.rules import ALL
 
-pytestmark = [
-    pytest.mark.unit,
-    # The SDK imports the old names of what it exports.
-    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
-]
+pytestmark = pytest.mark.unit
 
 # Between them they have every kind of document: service accounts of users, CSI drivers, Karpenter, flow logs.
 STACKS = ("cpu", "lustre-existing-vpc", "p4d")
