@@ -86,8 +86,8 @@ def _lustre_values(lustre: Lustre) -> dict[str, Any]:
         values[key_of(name)] = getattr(lustre, name)
     # The link of PERSISTENT_1 is an input of the file system. Others use a separate association.
     if lustre.deployment_type == PERSISTENT_1:
-        values["s3.bucket"] = (lustre.link.bucket if lustre.link else None) or ""
-        values["s3.prefix"] = lustre.link.prefix if lustre.link else ""
+        values["s3.bucket"] = (lustre.s3.bucket if lustre.s3 else None) or ""
+        values["s3.prefix"] = lustre.s3.prefix if lustre.s3 else ""
     return values
 
 

@@ -96,17 +96,16 @@ def _new(spec: LustreSettings, foundation: Foundation, bucket: ModelBucket) -> N
         compression=spec.compression,
         backup_days=spec.backup_days,
         efa=spec.efa,
-        link=_link(spec.link, foundation, bucket) if spec.link else None,
+        link=_link(spec.s3, foundation, bucket) if spec.s3 else None,
     )
 
 
 def _link(link: LustreLink, foundation: Foundation, bucket: ModelBucket) -> S3Link:
-    own = link.bucket is None
     return S3Link(
-        bucket=bucket.bucket_name if link.bucket is None else link.bucket,
+        bucket=link.bucket or bucket.bucket_name,
         prefix=link.prefix.rstrip("/"),
         path=link.path,
-        key_arn=foundation.keys.data_key_arn if own else None,
+        key_arn=None if link.bucket else foundation.keys.data_key_arn,
     )
 
 

@@ -24,17 +24,13 @@ WARN_BEFORE: Final = timedelta(days=90)
 def find_warnings(settings: Settings, today: date) -> list[str]:
     """Return a line for each warning, with its key."""
     return [
-        *_end_of_version(settings, today),
+        # An existing cluster has another owner.
+        *([] if settings.cluster.existing else end_of_support(settings.cluster.version, today)),
         *_spot(settings),
         *_lustre_over_efa(settings),
         *_plain_credentials(settings),
         *_idle_gpus(settings),
     ]
-
-
-def _end_of_version(settings: Settings, today: date) -> list[str]:
-    """Warn of the end of support of a cluster that the stack creates. An existing cluster has another owner."""
-    return [] if settings.cluster.existing else end_of_support(settings.cluster.version, today)
 
 
 def end_of_support(version: str, today: date) -> list[str]:
@@ -43,7 +39,7 @@ def end_of_support(version: str, today: date) -> list[str]:
     The clusters have the upgrade policy STANDARD, so that EKS itself upgrades them at the end
     (https://docs.aws.amazon.com/eks/latest/userguide/disable-extended-support.html).
     """
-    end = STANDARD_SUPPORT_ENDS.get(version)
+    end = STANDARD_SUPPORT_ENDS[version]
     if end is None or today < end - WARN_BEFORE:
         return []
     newer = [each for each in STANDARD_SUPPORT_ENDS if _number(each) > _number(version)]

@@ -24,7 +24,6 @@ from infra.settings.fields import (
     hint,
     mistyped,
     setting,
-    shown,
 )
 from infra.settings.formats import (
     CIDR,
@@ -57,13 +56,9 @@ class _Principal(Text):
     """An IAM user or role to which EKS can give access."""
 
     def check(self, value: Any) -> Any:
-        if not isinstance(value, str):
-            raise ValueError(mistyped(value, self.must_be))
-        if re.fullmatch(PRINCIPAL, value):
-            return value
-        session = re.fullmatch(ROLE_SESSION, value)
+        session = re.fullmatch(ROLE_SESSION, value) if isinstance(value, str) else None
         if session is None:
-            raise ValueError(f"{shown(value)} is invalid; it must be {self.must_be}")
+            return super().check(value)
         role = session["role"]
         raise ValueError(
             f"'{value}' is a session of the role {role}; it must be that role's ARN, as"

@@ -143,12 +143,10 @@ def check_namespaces(
         if not colon:
             near = "" if key in known else hint(key, known)
             problems.add(key, f"has no namespace; it must be {project}:{key}{near}")
-        elif namespace != project and _is_similar(namespace, project):
+            continue
+        similarity = difflib.SequenceMatcher(None, namespace.strip().lower(), project).ratio()
+        if namespace != project and similarity >= SIMILAR:
             problems.add(key, f"'{namespace}' is nobody's namespace; it must be {project}:{name}")
-
-
-def _is_similar(word: str, project: str) -> bool:
-    return difflib.SequenceMatcher(None, word.strip().lower(), project).ratio() >= SIMILAR
 
 
 def has_secret(problems: Problems, path: str, value: object, secrets: frozenset[str]) -> bool:

@@ -149,7 +149,7 @@ def _check_workspaces(problems: Problems, settings: Settings) -> None:
 def _check_linked_workspaces(problems: Problems, settings: Settings) -> None:
     """Refuse a file system that makes the workspaces and logs of torchrun jobs visible to all pods."""
     path = "trainyard:storage.lustre"
-    link = settings.storage.lustre.link if settings.storage.lustre else None
+    link = settings.storage.lustre.s3 if settings.storage.lustre else None
     if link is None or problems.about(path):
         return
     buckets = {queue.bucket for queue in settings.queues if queue.fetches}

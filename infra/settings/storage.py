@@ -148,11 +148,6 @@ class Lustre(Model):
     backup_days: WholeNumber = setting(0, IN_PLACE, example=0, unit="days", ge=0, le=90)
     """The retention of automatic backups; 0 disables them. Not with `s3`."""
 
-    @property
-    def link(self) -> LustreLink | None:
-        """Return the linked bucket, if there is one."""
-        return self.s3
-
 
 class Storage(Model):
     """The bucket for models, and a file system."""
@@ -256,13 +251,13 @@ def _check_offer(section: Section[Lustre]) -> None:
         problem = lustre.efa_problem(deployment, storage, capacity, throughput)
         if problem:
             section.reject("efa", f"true: {problem}")
-    if values.link and values.link.path != "/" and deployment == lustre.PERSISTENT_1:
+    if values.s3 and values.s3.path != "/" and deployment == lustre.PERSISTENT_1:
         section.reject(
-            "s3.path", f"'{values.link.path}': {deployment} shows a bucket at its root alone; it must be /"
+            "s3.path", f"'{values.s3.path}': {deployment} shows a bucket at its root alone; it must be /"
         )
     if values.backup_days and not lustre.keeps_backups(deployment):
         section.reject("backupDays", f"{values.backup_days}: {deployment} has no backups; it must be 0")
-    elif values.backup_days and values.link:
+    elif values.backup_days and values.s3:
         section.reject(
             "backupDays",
             f"{values.backup_days}: a file system with a bucket behind it (s3) has no backups; it must be 0",

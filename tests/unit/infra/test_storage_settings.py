@@ -7,15 +7,9 @@ from typing import Any
 import pytest
 
 from infra.settings import LustreLink, ServiceAccount
-from tests.unit.infra.changing import GIVEN_VPC, POOL, mistakes, settings, with_
+from tests.unit.infra.changing import EXISTING_LUSTRE, GIVEN_VPC, POOL, mistakes, settings, with_
 
 pytestmark = pytest.mark.unit
-
-EXISTING = {
-    "fileSystemId": "fs-0123456789abcdef0",
-    "dnsName": "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com",
-    "mountName": "abcdefgh",
-}
 
 
 def with_lustre(**values: Any) -> dict[str, Any]:
@@ -23,7 +17,7 @@ def with_lustre(**values: Any) -> dict[str, Any]:
 
 
 def with_given(**values: Any) -> dict[str, Any]:
-    return with_({"network": GIVEN_VPC, "storage": {"lustre": {"existing": EXISTING, **values}}})
+    return with_({"network": GIVEN_VPC, "storage": {"lustre": {"existing": EXISTING_LUSTRE, **values}}})
 
 
 def test_file_system_defaults_to_smallest_persistent_ssd() -> None:
@@ -36,7 +30,7 @@ def test_file_system_defaults_to_smallest_persistent_ssd() -> None:
         "LZ4",
         False,
     )
-    assert found.link is None
+    assert found.s3 is None
     assert settings(with_({})).storage.lustre is None, "without the key there is none"
 
 
@@ -52,10 +46,10 @@ def test_hdd_file_system_defaults_to_smallest_and_slowest() -> None:
 def test_linked_bucket_is_the_stacks_own_or_existing() -> None:
     own = settings(with_lustre(s3={"bucket": "models", "prefix": "data", "path": "/data"})).storage.lustre
     assert own is not None
-    assert own.link == LustreLink(bucket=None, prefix="data", path="/data")
+    assert own.s3 == LustreLink(bucket=None, prefix="data", path="/data")
     other = settings(with_lustre(s3={"bucket": "datasets"})).storage.lustre
     assert other is not None
-    assert other.link == LustreLink(bucket="datasets", prefix="", path="/")
+    assert other.s3 == LustreLink(bucket="datasets", prefix="", path="/")
 
 
 def test_existing_file_system_is_read() -> None:
@@ -154,7 +148,6 @@ def test_existing_file_system_is_read() -> None:
         ({"s3": {"bucket": "xn--abc"}}, "lustre.s3.bucket: 'xn--abc' is invalid"),
         ({"s3": {"bucket": "abc-s3alias"}}, "lustre.s3.bucket: 'abc-s3alias' is invalid"),
         ({"s3": {"bucket": "abc--x-s3"}}, "lustre.s3.bucket: 'abc--x-s3' is invalid"),
-        ({"size": 1}, "lustre.size: is not a known key"),
     ],
 )
 def test_invalid_file_system_is_reported_once(values: dict[str, Any], message: str) -> None:
@@ -167,8 +160,8 @@ def test_invalid_file_system_is_reported_once(values: dict[str, Any], message: s
 def test_mount_path_is_accepted(path: str) -> None:
     found = settings(with_lustre(mountPath=path, s3={"path": path})).storage.lustre
     assert found is not None
-    assert found.link is not None
-    assert (found.mount_path, found.link.path) == (path, path)
+    assert found.s3 is not None
+    assert (found.mount_path, found.s3.path) == (path, path)
 
 
 @pytest.mark.parametrize(
@@ -177,8 +170,8 @@ def test_mount_path_is_accepted(path: str) -> None:
 def test_valid_s3_bucket_name_is_accepted(bucket: str) -> None:
     found = settings(with_lustre(s3={"bucket": bucket})).storage.lustre
     assert found is not None
-    assert found.link is not None
-    assert found.link.bucket == bucket
+    assert found.s3 is not None
+    assert found.s3.bucket == bucket
 
 
 @pytest.mark.parametrize(
@@ -201,7 +194,7 @@ def test_valid_s3_bucket_name_is_accepted(bucket: str) -> None:
     ],
 )
 def test_invalid_existing_file_system_is_reported_once(existing: dict[str, Any], message: str) -> None:
-    (line,) = mistakes(with_given(existing={**EXISTING, **existing}))
+    (line,) = mistakes(with_given(existing={**EXISTING_LUSTRE, **existing}))
     assert message in line
 
 
@@ -211,7 +204,7 @@ def test_existing_file_system_refuses_settings_of_a_new_one() -> None:
 
 
 def test_existing_file_system_needs_an_existing_vpc() -> None:
-    (line,) = mistakes(with_lustre(existing=EXISTING))
+    (line,) = mistakes(with_lustre(existing=EXISTING_LUSTRE))
     assert line == (
         "trainyard:storage.lustre.existing: is given, and the stack makes a VPC of its own, from which it can't be"
         " reached; network.vpcId must be the VPC that it is in"
@@ -274,7 +267,6 @@ def test_service_account_has_read_access_by_default() -> None:
             "serviceAccounts[0].name: 'default' is in every namespace already",
         ),
         ([{"name": "a", "bucket": "a..b"}], "serviceAccounts[0].bucket: 'a..b' is invalid"),
-        ([{"name": "a", "role": "x"}], "serviceAccounts[0].role: is not a known key"),
     ],
 )
 def test_invalid_service_account_is_reported(accounts: Any, message: str) -> None:
