@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import boto3
 from botocore import exceptions
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+T = TypeVar("T")
 # Error codes for a missing permission (each service's "Common Errors"; EC2: UnauthorizedOperation).
 DENIED: Final = frozenset({
     "AccessDenied", "AccessDeniedException", "AuthorizationError", "Client.UnauthorizedOperation", "Forbidden", "403",
@@ -140,6 +142,43 @@ class Aws:
             raise
         self._answers[question] = answer
         return answer
+
+
+@dataclass(kw_only=True)
+class Attempts:
+    """The questions to the account that were not answered.
+
+    Attributes:
+        denied: Name and missing permission of each question that the caller may not ask.
+        failed: Name and error of each question that AWS did not answer for another reason.
+    """
+
+    denied: list[tuple[str, str]] = field(default_factory=list)
+    failed: list[tuple[str, str]] = field(default_factory=list)
+
+    def attempt(self, name: str, ask: Callable[[], list[T]]) -> list[T] | None:
+        """Return the answer of `ask`; None without one.
+
+        Raises:
+            botocore.exceptions.BotoCoreError: There are no credentials.
+            botocore.exceptions.ClientError: The credentials are invalid or expired.
+        """
+        try:
+            return ask()
+        except Denied as denied:
+            self.denied.append((name, denied.permission))
+        except (BotoCoreError, ClientError) as error:
+            if has_bad_credentials(error):
+                raise
+            self.failed.append((name, error_line(error)))
+        return None
+
+    def unanswered(self) -> list[str]:
+        """Return a line of output for each question without an answer."""
+        return [
+            *(f"not checked: {name}: needs {permission}" for name, permission in self.denied),
+            *(f"not checked: {name}: {error}" for name, error in self.failed),
+        ]
 
 
 def permission(client: Any, method: str) -> str:

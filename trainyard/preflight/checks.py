@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
-
-from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.settings import Settings
 from infra.settings.problems import counted
@@ -23,7 +22,7 @@ from trainyard.preflight import (
     security_groups,
     storage,
 )
-from trainyard.preflight.aws import Aws, Denied, error_line, has_bad_credentials
+from trainyard.preflight.aws import Attempts, Aws
 from trainyard.preflight.findings import MISSING, SKIPPED, WARNING, Check, Finding
 
 CALLER: Final = "caller"
@@ -76,19 +75,10 @@ CHECKS: Final = (
 
 
 @dataclass(kw_only=True)
-class Report:
-    """The findings, and the checks that were not possible.
-
-    Attributes:
-        findings: What the checks found.
-        denied: Name and missing permission of each check that the caller may not make.
-        failed: Name and error of each check for which AWS refused to answer, or did not answer, for another reason.
-        checked: The number of checks that were made.
-    """
+class Report(Attempts):
+    """The findings, the number of checks that were made, and the checks that were not possible."""
 
     findings: list[Finding] = field(default_factory=list)
-    denied: list[tuple[str, str]] = field(default_factory=list)
-    failed: list[tuple[str, str]] = field(default_factory=list)
     checked: int = 0
 
     def of(self, kind: str = MISSING) -> list[Finding]:
@@ -98,8 +88,7 @@ class Report:
     def lines(self, stack: str) -> list[str]:
         """Return the output: a line per finding and per check that was not possible, and a summary."""
         result = [f"{kind}: {each}" for kind in (MISSING, WARNING) for each in self.of(kind)]
-        result += [f"not checked: {name}: needs {permission}" for name, permission in self.denied]
-        result += [f"not checked: {name}: {error}" for name, error in self.failed]
+        result += self.unanswered()
         result += [f"{SKIPPED}: {each}" for each in self.of(SKIPPED)]
         partly = " in what could be checked" if self.denied or self.failed else ""
         found = counted(len(self.of()), "problem") if self.of() else f"no problems{partly}"
@@ -115,15 +104,9 @@ def examine(settings: Settings, aws: Aws, checks: Sequence[Check] = CHECKS) -> R
     """
     report = Report()
     for check in checks:
-        try:
-            report.findings += check.run(settings, aws)
-        except Denied as denied:
-            report.denied.append((check.name, denied.permission))
-        except (BotoCoreError, ClientError) as error:
-            if has_bad_credentials(error):
-                raise
-            report.failed.append((check.name, error_line(error)))
-        else:
+        findings = report.attempt(check.name, partial(check.run, settings, aws))
+        if findings is not None:
+            report.findings += findings
             report.checked += 1
     report.findings = list(dict.fromkeys(report.findings))
     return report

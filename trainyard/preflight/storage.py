@@ -229,8 +229,8 @@ def check_buckets(settings: Settings, aws: Aws) -> list[Finding]:
     """Check that existing buckets are in the region, and that the caller may read them."""
     names = []
     lustre = settings.storage.lustre
-    if lustre and lustre.link and lustre.link.bucket:
-        names.append(("trainyard:storage.lustre.s3.bucket", lustre.link.bucket))
+    if lustre and lustre.s3 and lustre.s3.bucket:
+        names.append(("trainyard:storage.lustre.s3.bucket", lustre.s3.bucket))
     for index, account in enumerate(settings.service_accounts):
         if account.bucket:
             names.append((f"trainyard:serviceAccounts[{index}].bucket", account.bucket))

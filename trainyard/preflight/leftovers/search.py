@@ -13,10 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from infra.settings import Settings
-from trainyard.preflight.aws import Aws, Denied, error_line, has_bad_credentials
+from trainyard.preflight.aws import Attempts, Aws
 from trainyard.preflight.leftovers import ec2, services
 from trainyard.preflight.leftovers.leftover import Leftover, Reader
 from trainyard.preflight.resource_names import key_aliases
@@ -35,18 +33,10 @@ PROTECTING_KEYS: Final = 2
 
 
 @dataclass(kw_only=True)
-class Search:
-    """The remaining resources, and the kinds that could not be searched.
-
-    Attributes:
-        found: The resources.
-        denied: Name and missing permission of each kind that the caller may not read.
-        failed: Name and error of each kind for which AWS refused to answer, or did not answer, for another reason.
-    """
+class Search(Attempts):
+    """The remaining resources, and the kinds that could not be searched."""
 
     found: list[Leftover] = field(default_factory=list)
-    denied: list[tuple[str, str]] = field(default_factory=list)
-    failed: list[tuple[str, str]] = field(default_factory=list)
 
     def sorted(self, settings: Settings) -> tuple[list[Leftover], list[Leftover]]:
         """Return the leftovers, and what `protectData` keeps: data, its keys, and the network of a file system."""
@@ -70,8 +60,7 @@ class Search:
         left, kept = self.sorted(settings)
         result = [f"left: {each}" for each in left]
         result += [f"kept: {each}, by protectData" for each in kept]
-        result += [f"not checked: {name}: needs {permission}" for name, permission in self.denied]
-        result += [f"not checked: {name}: {error}" for name, error in self.failed]
+        result += self.unanswered()
         summary = f"{len(left)} thing{'s are' if len(left) > 1 else ' is'} left"
         if not left:
             partly = " of what could be checked" if self.denied or self.failed else ""
@@ -88,12 +77,5 @@ def search(settings: Settings, aws: Aws) -> Search:
     """
     result = Search()
     for name, reader in READERS.items():
-        try:
-            result.found += reader(settings, aws)
-        except Denied as denied:
-            result.denied.append((name, denied.permission))
-        except (BotoCoreError, ClientError) as error:
-            if has_bad_credentials(error):
-                raise
-            result.failed.append((name, error_line(error)))
+        result.found += result.attempt(name, partial(reader, settings, aws)) or []
     return result
