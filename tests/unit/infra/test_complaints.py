@@ -59,18 +59,6 @@ def test_places_on_the_page_exist() -> None:
     assert [message for place in PLACES if (message := missing(place))] == []
 
 
-@pytest.mark.parametrize(
-    ("place", "message"),
-    [
-        ("docs/complaint.md", "no file docs/complaint.md"),
-        ("tests/unit/infra/test_complaints.py::test_no", "no test_no in tests/unit/infra/test_complaints.py"),
-        ("tests/unit/infra/test_complaints.py::missing", ""),
-    ],
-)
-def test_missing_place_is_reported(place: str, message: str) -> None:
-    assert missing(place) == message
-
-
 def test_settings_and_commands_on_the_page_exist() -> None:
     assert SETTINGS, "it names settings"
     assert set(SETTINGS) <= set(keys())

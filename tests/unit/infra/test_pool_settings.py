@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -127,9 +126,7 @@ def test_capacity_block_with_possible_times_is_valid(begin: datetime, end: datet
 
 @pytest.mark.parametrize("year", [2026, 2030, 2060])
 def test_shipped_capacity_block_is_valid_in_any_year(year: int) -> None:
-    config = stack_file("p5")
-    passed = {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}
-    (pool,) = read("p5", passed, datetime(year, 6, 1, tzinfo=UTC)).pools
+    (pool,) = read("p5", stack_file("p5"), datetime(year, 6, 1, tzinfo=UTC)).pools
     assert pool.reservation_type == "capacity-block"
 
 

@@ -218,3 +218,11 @@ def only(lines: list[str], key: str, *parts: str) -> str:
     for part in parts:
         assert part in lines[0], (part, lines[0])
     return lines[0]
+
+
+def expect(lines: list[str], key: str, *parts: str) -> None:
+    """Check the only line as `only` does. With an empty key or an empty part, there must be no line."""
+    if key and all(parts):
+        only(lines, key, *parts)
+    else:
+        assert lines == []

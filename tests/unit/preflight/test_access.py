@@ -18,6 +18,7 @@ from tests.unit.preflight.accounts import (
     Answers,
     account,
     checks,
+    expect,
     findings,
     only,
     stack,
@@ -48,10 +49,7 @@ def test_caller_must_be_an_administrator_of_the_account(
 ) -> None:
     aws = Answers(get_caller_identity={"Arn": caller})
     lines = findings(aws, stack(cluster={"administrators": [administrator]}), "caller")
-    if key:
-        only(lines, key, *parts)
-    else:
-        assert lines == []
+    expect(lines, key, *parts)
 
 
 def test_key_of_a_wrong_account_is_the_setting_that_names_it() -> None:

@@ -9,7 +9,18 @@ import pytest
 
 from tests.unit.emulator import REGION, Cloud
 from tests.unit.local_aws.test_fleets import Launcher
-from tests.unit.preflight.accounts import NOW, OTHER, ZONE, Answers, account, checks, findings, only, stack
+from tests.unit.preflight.accounts import (
+    NOW,
+    OTHER,
+    ZONE,
+    Answers,
+    account,
+    checks,
+    expect,
+    findings,
+    only,
+    stack,
+)
 from trainyard.preflight.aws import Aws
 from trainyard.preflight.checks import examine
 from trainyard.preflight.findings import WARNING
@@ -34,10 +45,7 @@ def test_zone_must_offer_the_type(
 ) -> None:
     network = {"zones": [ZONE, OTHER, f"{REGION}d"]}
     lines = findings(account(cloud), stack(changes, network=network), "instance types")
-    if key:
-        only(lines, key, *parts)
-    else:
-        assert lines == []
+    expect(lines, key, *parts)
 
 
 def test_type_that_no_zone_offers_needs_another_region() -> None:
@@ -137,10 +145,7 @@ def test_reservation_must_have_enough_free_instances(
     changes: dict[str, Any], own: int, pool: dict[str, Any], part: str
 ) -> None:
     found = lines(reservation(**changes), own=own, **pool)
-    if part:
-        only(found, MAX, part, "onDemandFallback")
-    else:
-        assert found == []
+    expect(found, MAX, part, "onDemandFallback")
 
 
 @pytest.mark.parametrize(
@@ -160,10 +165,7 @@ def test_pools_with_the_same_reservations_share_their_instances(
     aws = Reservations(reservation(), reservation(CapacityReservationId=SECOND))
     settings = stack(*(reserved(*ids, **changes) for ids, changes in pools))
     found = findings(aws, settings, "capacity reservations")
-    if keys:
-        only(found, " and ".join(f"trainyard:pools[{index}].maxNodes" for index in keys), *parts)
-    else:
-        assert found == []
+    expect(found, " and ".join(f"trainyard:pools[{index}].maxNodes" for index in keys), *parts)
 
 
 def block(
@@ -247,10 +249,7 @@ def test_end_of_a_block_is_the_first_of_the_pool(
 ) -> None:
     found = [block(end=ends[0], **P5), *(second(block(end=end, **P5)) for end in ends[1:])]
     result = lines(*found, **{**BLOCK, "ids": (FIRST, SECOND)[: len(ends)], "reservationEnds": setting})
-    if part:
-        only(result, ENDS, part)
-    else:
-        assert result == []
+    expect(result, ENDS, part)
 
 
 def test_missing_or_ended_block_does_not_decide_the_end() -> None:
@@ -299,10 +298,7 @@ def test_placement_group_must_be_the_reservations(group: str | None, pool: str |
     found = lines(
         reservation(**arn, InstanceType="p4d.24xlarge"), instanceType="p4d.24xlarge", efa=None, **named
     )
-    if part:
-        only(found, f"{POOL}.placementGroupOfReservation", part)
-    else:
-        assert found == []
+    expect(found, f"{POOL}.placementGroupOfReservation", part)
 
 
 def reserve(cloud: Cloud, **changes: Any) -> str:

@@ -24,8 +24,7 @@ pytestmark = pytest.mark.unit
 ROLE = f"arn:aws:iam::{ACCOUNT}:role"
 
 
-def test_all_findings_are_reported_together(cloud: Cloud) -> None:
-    existing = ExistingVpc(cloud)
+def test_all_findings_are_reported_together(existing: ExistingVpc) -> None:
     existing.ec2.modify_vpc_attribute(VpcId=existing.vpc, EnableDnsHostnames={"Value": False})
     report = existing.report(
         {"instanceType": "trn1.32xlarge"},
@@ -48,8 +47,7 @@ def test_every_shipped_stack_file_can_be_checked(name: str) -> None:
     assert (report.failed, report.denied) == ([], [])
 
 
-def test_missing_permission_is_named_and_stops_no_other_check(cloud: Cloud) -> None:
-    existing = ExistingVpc(cloud)
+def test_missing_permission_is_named_and_stops_no_other_check(cloud: Cloud, existing: ExistingVpc) -> None:
     existing.ec2.modify_vpc_attribute(VpcId=existing.vpc, EnableDnsHostnames={"Value": False})
     everything = {"Effect": "Allow", "Action": "*", "Resource": "*"}
     but = {"Effect": "Deny", "Action": ["ec2:DescribeSubnets", "servicequotas:*"], "Resource": "*"}
@@ -86,9 +84,8 @@ def test_caller_without_any_permission_gets_no_findings(cloud: Cloud) -> None:
     ],
 )  # fmt: skip
 def test_other_error_is_reported_and_stops_no_other_check(
-    cloud: Cloud, action: str, code: str, names: tuple[str, ...]
+    cloud: Cloud, existing: ExistingVpc, action: str, code: str, names: tuple[str, ...]
 ) -> None:
-    existing = ExistingVpc(cloud)
     existing.ec2.modify_vpc_attribute(VpcId=existing.vpc, EnableDnsHostnames={"Value": False})
     rule = {"action": action, "code": code, "message": "Try again.", "status": 503}
     cloud.call("PUT", "faults", {"faults": [rule]})

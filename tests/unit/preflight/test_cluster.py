@@ -17,6 +17,7 @@ from tests.unit.preflight.accounts import (
     Answers,
     account,
     checks,
+    expect,
     findings,
     only,
     stack,
@@ -97,10 +98,7 @@ FOUND = {
 def test_cluster_must_be_usable(changes: dict[str, Any], key: str, part: str) -> None:
     aws = Answers(describe_cluster={"cluster": {**FOUND, **changes}})
     lines = findings(aws, stack(cluster={"existing": EXISTING}), "existing cluster")
-    if key:
-        only(lines, key, part)
-    else:
-        assert lines == []
+    expect(lines, key, part)
 
 
 def test_cluster_of_ipv6_is_refused() -> None:
@@ -145,10 +143,7 @@ HOST = "oidc.eks.us-west-2.amazonaws.com/id/AB"
 def test_oidc_provider_must_fit_the_cluster(provider: dict[str, Any] | None, part: str) -> None:
     aws = Answers(describe_cluster={"cluster": FOUND}, get_open_id_connect_provider=provider)
     lines = findings(aws, stack(cluster={"existing": EXISTING}), "OIDC provider")
-    if part:
-        only(lines, f"{KEY}.oidcProviderArn", part)
-    else:
-        assert lines == []
+    expect(lines, f"{KEY}.oidcProviderArn", part)
 
 
 def versions(cloud: Cloud, **cluster: Any) -> list[str]:
@@ -176,21 +171,15 @@ def test_version_that_eks_does_not_offer_is_refused() -> None:
 @pytest.mark.parametrize(
     ("running", "version", "part"),
     [
-        ("1.34", "1.34", None),
-        ("1.34", "1.35", None),
+        ("1.34", "1.34", ""),
+        ("1.34", "1.35", ""),
         ("1.34", "1.36", "It must be 1.35 first"),
         ("1.35", "1.34", "It must be 1.35"),
     ],
 )
-def test_cluster_is_updated_by_one_minor_version(
-    cloud: Cloud, running: str, version: str, part: str | None
-) -> None:
+def test_cluster_is_updated_by_one_minor_version(cloud: Cloud, running: str, version: str, part: str) -> None:
     cloud.cluster("train", version=running, tags=TAGS)
-    lines = versions(cloud, version=version)
-    if part is None:
-        assert lines == []
-    else:
-        only(lines, VERSION, f"'train' runs {running}", part)
+    expect(versions(cloud, version=version), VERSION, f"'train' runs {running}", part)
 
 
 def test_cluster_of_another_stack_decides_no_version(cloud: Cloud) -> None:

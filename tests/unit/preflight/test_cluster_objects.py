@@ -17,7 +17,7 @@ from components.documents.eks import VALUES
 from tests.unit.emulator import REGION, Cloud
 from tests.unit.infra.changing import mistakes, with_
 from tests.unit.infra.changing import settings as read_settings
-from tests.unit.preflight.accounts import EXISTING, TAGS, Answers, checks, findings, only, stack
+from tests.unit.preflight.accounts import EXISTING, TAGS, Answers, checks, expect, findings, only, stack
 from trainyard.k8s.client import RetryPolicy
 from trainyard.preflight import cluster_objects
 from trainyard.preflight.aws import Denied
@@ -169,10 +169,7 @@ def test_objects_of_the_stack_itself_are_no_problem_but_missing_ones_are(api: Ap
 def test_plugin_for_the_same_devices_on_every_node_is_refused(api: Api, image: str, is_found: bool) -> None:
     api.paths[DAEMON_SETS] = {"items": [daemon_set("plugin", image)]}
     lines = check(api)
-    if is_found:
-        only(lines, NAME, "the DaemonSet kube-system/plugin", GPU)
-    else:
-        assert lines == []
+    expect(lines, NAME if is_found else "", "the DaemonSet kube-system/plugin", GPU)
     # A node selector keeps it away from the pools.
     api.paths[DAEMON_SETS] = {"items": [daemon_set("plugin", image, nodeSelector={"a": "b"})]}
     assert check(api) == []
@@ -211,10 +208,8 @@ def test_dcgm_server_must_tolerate_gpu_taint(
     values = json.dumps({"dcgmAgent": {"tolerations": tolerations}})
     addon = {"describe_addon": {"addon": {"configurationValues": values}}}
     lines = check(api, answers=addon)
-    if is_right:
-        assert lines == []
-    else:
-        only(lines, REPAIR, "dcgm-server", f"{GPU}:NoSchedule", "dcgmAgent.tolerations")
+    key = "" if is_right else REPAIR
+    expect(lines, key, "dcgm-server", f"{GPU}:NoSchedule", "dcgmAgent.tolerations")
     assert check(api, answers=addon, cluster={"nodeRepair": False}) == []
     assert check(api, {"instanceType": "trn1.32xlarge", "efa": "none"}, answers=addon) == []
     # Installed by its chart.
@@ -312,10 +307,7 @@ def test_vpc_cni_of_the_cluster_must_support_efa(
         api.paths["/apis/apps/v1/namespaces/kube-system/daemonsets/aws-node"] = found
     for pool, expected in ((EFA, part), ({}, "")):
         lines = findings(Account(api, **answers), stack(pool, cluster={"existing": EXISTING}), VPC_CNI)
-        if expected:
-            only(lines, NAME, expected, "v1.18.5 or newer", "Its owner must update it")
-        else:
-            assert lines == []
+        expect(lines, NAME, expected, "v1.18.5 or newer", "Its owner must update it")
 
 
 def test_vpc_cni_without_a_version_is_not_checked(api: Api) -> None:
@@ -358,10 +350,7 @@ def kai(api: Api, *deployments: dict[str, Any], **changes: Any) -> list[str]:
 )
 def test_kai_scheduler_with_a_defect_is_a_warning(api: Api, version: str, argument: str, part: str) -> None:
     lines = kai(api, deployment("one", f"{IMAGE}:{version}", CONF, argument))
-    if part:
-        only(lines, NAME, part)
-    else:
-        assert lines == []
+    expect(lines, NAME, part)
 
 
 def test_each_shard_of_kai_is_found_with_any_registry(api: Api) -> None:
@@ -380,9 +369,8 @@ def test_each_shard_of_kai_is_found_with_any_registry(api: Api) -> None:
 
 def test_kai_scheduler_without_a_version_is_not_checked(api: Api) -> None:
     api.paths |= {
-        f"{CRDS}/podgroups.scheduling.run.ai": {},
+        f"{CRDS}/podgroups.scheduling.run.ai": {"kind": "x"},
         DEPLOYMENTS: {"items": [deployment("one", f"{IMAGE}:latest", CONF)]},
     }
-    api.paths[f"{CRDS}/podgroups.scheduling.run.ai"] = {"kind": "x"}
     report = examine(stack(cluster={"existing": EXISTING}, **QUEUE), Account(api), checks(KAI))
     assert report.denied == [(KAI, f"an image of KAI Scheduler with a version instead of '{IMAGE}:latest'")]

@@ -25,8 +25,7 @@ PRIVATE = f"{KEY}.privateSubnetIds"
 SUBNET = "subnet-0123456789abcdef0"
 
 
-def test_complete_vpc_has_no_findings(cloud: Cloud) -> None:
-    existing = ExistingVpc(cloud)
+def test_complete_vpc_has_no_findings(existing: ExistingVpc) -> None:
     existing.tag(existing.group, **{"karpenter.sh/discovery": "train"})
     assert existing.report().findings == []
 
@@ -36,15 +35,13 @@ def test_missing_vpc_is_named(cloud: Cloud) -> None:
     assert lines[0].startswith(f"{KEY}.vpcId: '{VPC['vpcId']}' does not exist in {REGION}")
 
 
-def test_cidr_must_be_a_range_of_the_vpc(cloud: Cloud) -> None:
-    existing = ExistingVpc(cloud)
+def test_cidr_must_be_a_range_of_the_vpc(existing: ExistingVpc) -> None:
     assert existing.findings(network={"cidr": "10.1.0.0/16"}) == []
     only(existing.findings(network={"cidr": "10.2.0.0/16"}), f"{KEY}.cidr", "'10.2.0.0/16'", "be 10.1.0.0/16")
 
 
 @pytest.mark.parametrize("flag", ["enableDnsSupport", "enableDnsHostnames"])
-def test_dns_flag_must_be_on(cloud: Cloud, flag: str) -> None:
-    existing = ExistingVpc(cloud)
+def test_dns_flag_must_be_on(existing: ExistingVpc, flag: str) -> None:
     existing.ec2.modify_vpc_attribute(VpcId=existing.vpc, **{flag[0].upper() + flag[1:]: {"Value": False}})
     only(existing.findings(), f"{KEY}.vpcId", f"has {flag} off", "modify-vpc-attribute")
 
@@ -106,8 +103,8 @@ def set_acl(existing: ExistingVpc, subnet: str, *entries: tuple[bool, str]) -> s
     return str(acl)
 
 
-def test_acl_that_allows_nothing_is_refused_and_a_narrow_one_is_a_warning(cloud: Cloud) -> None:
-    existing, key = ExistingVpc(cloud), f"{PRIVATE}.{ZONE}"
+def test_acl_that_allows_nothing_is_refused_and_a_narrow_one_is_a_warning(existing: ExistingVpc) -> None:
+    key = f"{PRIVATE}.{ZONE}"
     acl = set_acl(existing, existing.private[ZONE], (True, "0.0.0.0/0"))
     only(existing.findings(), key, f"network ACL {acl}, which allows nothing in.")
     acl = set_acl(existing, existing.private[ZONE], (True, "0.0.0.0/0"), (False, "10.0.0.0/8"))
@@ -143,8 +140,9 @@ def test_acl_rule_with_the_lowest_number_decides(
 @pytest.mark.parametrize(
     ("server", "is_warning"), [("10.2.5.1", True), ("AmazonProvidedDNS", False), ("10.1.0.2", False)]
 )
-def test_other_dns_servers_than_amazons_are_a_warning(cloud: Cloud, server: str, is_warning: bool) -> None:
-    existing = ExistingVpc(cloud)
+def test_other_dns_servers_than_amazons_are_a_warning(
+    existing: ExistingVpc, server: str, is_warning: bool
+) -> None:
     options = existing.ec2.create_dhcp_options(
         DhcpConfigurations=[{"Key": "domain-name-servers", "Values": [server]}]
     )["DhcpOptions"]["DhcpOptionsId"]
@@ -154,8 +152,8 @@ def test_other_dns_servers_than_amazons_are_a_warning(cloud: Cloud, server: str,
     assert [each.key for each in report.of(WARNING)] == [f"{KEY}.vpcId"] * is_warning
 
 
-def test_tags_of_other_clusters_and_of_public_load_balancers_are_refused(cloud: Cloud) -> None:
-    existing, key = ExistingVpc(cloud), f"{PRIVATE}.{ZONE}"
+def test_tags_of_other_clusters_and_of_public_load_balancers_are_refused(existing: ExistingVpc) -> None:
+    key = f"{PRIVATE}.{ZONE}"
     subnet = existing.private[ZONE]
     existing.tag(subnet, **{"kubernetes.io/cluster/train": "shared", "kubernetes.io/cluster/b": "shared"})
     assert existing.findings() == []
@@ -165,8 +163,7 @@ def test_tags_of_other_clusters_and_of_public_load_balancers_are_refused(cloud: 
     only(existing.findings(), key, "kubernetes.io/role/elb")
 
 
-def test_own_tags_on_an_existing_vpc_are_refused(cloud: Cloud) -> None:
-    existing = ExistingVpc(cloud)
+def test_own_tags_on_an_existing_vpc_are_refused(existing: ExistingVpc) -> None:
     existing.tag(existing.vpc, **{**TAGS, "trainyard:stack": "another"})
     assert existing.findings() == []
     existing.tag(existing.vpc, **TAGS)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.emulator import Cloud
-from tests.unit.preflight.accounts import TAGS, ExistingVpc, only
+from tests.unit.preflight.accounts import TAGS, ExistingVpc, expect, only
 from trainyard.preflight.security_groups import allows_in
 from trainyard.preflight.storage import LUSTRE_PORTS
 
@@ -18,16 +18,14 @@ ANYWHERE = {"IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
 
 
 @pytest.mark.parametrize(("missing", "word"), [("ingress", "in"), ("egress", "out")])
-def test_self_rule_is_required_in_both_directions(cloud: Cloud, missing: str, word: str) -> None:
-    existing = ExistingVpc(cloud)
+def test_self_rule_is_required_in_both_directions(existing: ExistingVpc, missing: str, word: str) -> None:
     group = existing.make_group("other", **{missing: False})
     lines = existing.findings(network={"workerSecurityGroupId": group})
     only(lines, KEY, f"'{group}'", f"everything {word} from", f"authorize-security-group-{missing}")
 
 
 @pytest.mark.parametrize("is_range", [True, False])
-def test_rule_for_a_range_or_for_tcp_is_no_self_rule(cloud: Cloud, is_range: bool) -> None:
-    existing = ExistingVpc(cloud)
+def test_rule_for_a_range_or_for_tcp_is_no_self_rule(existing: ExistingVpc, is_range: bool) -> None:
     group = existing.make_group("other", ingress=False)
     rule: dict[str, Any] = {"IpProtocol": "-1", "IpRanges": [{"CidrIp": "10.0.0.0/8"}]}
     if not is_range:
@@ -41,24 +39,19 @@ def test_rule_for_a_range_or_for_tcp_is_no_self_rule(cloud: Cloud, is_range: boo
     [(None, False), ("192.0.2.1/32", False), ("10.1.0.0/24", False), ("10.1.0.0/16", True), ("0.0.0.0/0", True)],
 )  # fmt: skip
 def test_https_must_be_allowed_to_the_private_subnets(
-    cloud: Cloud, block: str | None, is_enough: bool
+    existing: ExistingVpc, block: str | None, is_enough: bool
 ) -> None:
-    existing = ExistingVpc(cloud)
     everything = [{"IpProtocol": "-1", **ANYWHERE}]
     existing.ec2.revoke_security_group_egress(GroupId=existing.group, IpPermissions=everything)
     if block:
         https = {"IpProtocol": "tcp", "FromPort": 443, "ToPort": 443, "IpRanges": [{"CidrIp": block}]}
         existing.ec2.authorize_security_group_egress(GroupId=existing.group, IpPermissions=[https])
-    lines = existing.findings()
-    if is_enough:
-        assert lines == []
-    else:
-        only(lines, KEY, "allows no HTTPS out", "10.1.0.0/24, 10.1.1.0/24")
+    key = "" if is_enough else KEY
+    expect(existing.findings(), key, "allows no HTTPS out", "10.1.0.0/24, 10.1.1.0/24")
 
 
 @pytest.mark.parametrize("ranges", [ANYWHERE, {"Ipv6Ranges": [{"CidrIpv6": "::/0"}]}])
-def test_public_group_is_refused(cloud: Cloud, ranges: dict[str, Any]) -> None:
-    existing = ExistingVpc(cloud)
+def test_public_group_is_refused(existing: ExistingVpc, ranges: dict[str, Any]) -> None:
     some = {"IpProtocol": "tcp", "FromPort": 30000, "ToPort": 32767, **ranges}
     existing.ec2.authorize_security_group_ingress(GroupId=existing.group, IpPermissions=[some])
     assert existing.findings() == []
@@ -73,8 +66,7 @@ def test_group_must_exist_in_the_vpc(cloud: Cloud) -> None:
     only(existing.findings(network={"workerSecurityGroupId": other.group}), KEY, f"belongs to {other.vpc}")
 
 
-def test_only_the_workers_group_has_the_discovery_tag(cloud: Cloud) -> None:
-    existing = ExistingVpc(cloud)
+def test_only_the_workers_group_has_the_discovery_tag(existing: ExistingVpc) -> None:
     existing.tag(existing.group, **DISCOVERY)
     other = existing.make_group("other")
     existing.tag(other, **{"karpenter.sh/discovery": "train-two"})
@@ -87,8 +79,7 @@ def test_only_the_workers_group_has_the_discovery_tag(cloud: Cloud) -> None:
     only(lines, "trainyard:network.vpcId", existing.group)
 
 
-def test_tag_of_eks_own_group_is_refused(cloud: Cloud) -> None:
-    existing = ExistingVpc(cloud)
+def test_tag_of_eks_own_group_is_refused(existing: ExistingVpc) -> None:
     existing.tag(existing.group, **{"kubernetes.io/cluster/train": "owned"})
     only(existing.findings(), KEY, "kubernetes.io/cluster/train")
 

@@ -19,6 +19,7 @@ from tests.unit.preflight.accounts import (
     ExistingVpc,
     account,
     checks,
+    expect,
     findings,
     only,
     stack,
@@ -111,10 +112,7 @@ ROLES = [{"Path": "/aws-service-role/autoscaling.amazonaws.com/"}]
 def test_own_key_must_be_enabled_and_symmetric(changes: dict[str, str], part: str) -> None:
     aws = Answers(describe_key={"KeyMetadata": {"Arn": K, **changes}}, list_roles=ROLES)
     lines = findings(aws, stack(cluster={"volumeKey": K}), "volume key")
-    if part:
-        only(lines, KEY, part)
-    else:
-        assert lines == []
+    expect(lines, KEY, part)
 
 
 @pytest.mark.parametrize(
@@ -191,10 +189,7 @@ def file_system(found: dict[str, Any] | None, kind: str = "missing", **network: 
 )
 def test_file_system_must_be_as_in_the_stack_file(changes: dict[str, Any], key: str, part: str) -> None:
     lines = file_system({**SYSTEM, **changes})
-    if part:
-        only(lines, f"{LUSTRE}.{key}", part)
-    else:
-        assert lines == []
+    expect(lines, f"{LUSTRE}.{key}", part)
 
 
 def test_missing_file_system_is_named(cloud: Cloud) -> None:
@@ -209,8 +204,7 @@ def test_ports_without_an_interface_are_not_asked() -> None:
     only(lines, f"{LUSTRE}.fileSystemId", "do not show whether TCP ports")
 
 
-def test_emulators_file_system_is_open_to_the_workers(cloud: Cloud) -> None:
-    existing = ExistingVpc(cloud)
+def test_emulators_file_system_is_open_to_the_workers(cloud: Cloud, existing: ExistingVpc) -> None:
     ec2, own = existing.ec2, existing.make_group("lustre")
     made = cloud.client("fsx").create_file_system(
         FileSystemType="LUSTRE",
