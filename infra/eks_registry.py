@@ -35,12 +35,8 @@ OWN_ACCOUNTS: Final = {
 }
 
 
-def registry(region: str) -> str:
-    """Return the host name of EKS's registry in a region. A network without internet access can also pull from it."""
-    domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
-    return f"{OWN_ACCOUNTS.get(region, ACCOUNT)}.dkr.ecr.{region}.{domain}"
-
-
 def efa_plugin(region: str) -> str:
-    """Return the image of the EFA device plugin."""
-    return f"{registry(region)}/eks/aws-efa-k8s-device-plugin:{versions.EFA_PLUGIN_TAG}"
+    """Return the image of the EFA device plugin. A network without internet access can also pull from its registry."""
+    domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+    registry = f"{OWN_ACCOUNTS.get(region, ACCOUNT)}.dkr.ecr.{region}.{domain}"
+    return f"{registry}/eks/aws-efa-k8s-device-plugin:{versions.EFA_PLUGIN_TAG}"

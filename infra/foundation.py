@@ -20,7 +20,7 @@ from components.network import (
     Network,
     NetworkArgs,
 )
-from infra.settings import ExistingVpc, Settings
+from infra.settings import Settings
 
 # The minimum and the maximum of KMS (https://docs.aws.amazon.com/kms/latest/developerguide/deleting-keys.html).
 KEY_DELETION_DAYS = {False: 7, True: 30}
@@ -115,12 +115,27 @@ def _log_groups(settings: Settings) -> tuple[str, ...]:
 
 
 def _network(settings: Settings, keys: Encryption, opts: pulumi.ResourceOptions) -> BaseNetwork:
-    spec, name = settings.network, settings.cluster.name
+    spec, existing = settings.network, settings.network.existing
     logs = None
     if spec.flow_logs and keys.logs_key_arn is not None:
         logs = FlowLogSettings(key_arn=keys.logs_key_arn, retention_days=spec.flow_log_retention_days)
-    if spec.existing is not None:
-        return _existing_network(settings, spec.existing, logs, opts)
+    if existing is not None:
+        return ExistingNetwork(
+            settings.prefix,
+            ExistingNetworkArgs(
+                account=settings.account,
+                cluster=settings.cluster.name,
+                vpc_id=existing.vpc_id,
+                private_subnet_ids=existing.private_subnet_ids,
+                public_subnet_ids=existing.public_subnet_ids,
+                worker_security_group_id=existing.worker_security_group_id,
+                cidr=spec.cidr,
+                interface_endpoints=spec.interface_endpoints,
+                flow_logs=logs,
+                tags=settings.resource_tags,
+            ),
+            opts,
+        )
     services = spec.interface_endpoints
     if spec.private:
         services = private_endpoints(file_system=settings.storage.lustre is not None, more=services)
@@ -128,37 +143,13 @@ def _network(settings: Settings, keys: Encryption, opts: pulumi.ResourceOptions)
         settings.prefix,
         NetworkArgs(
             account=settings.account,
-            cluster=name,
+            cluster=settings.cluster.name,
             # Only an existing VPC can have no range here (`infra.settings.network`).
             cidr=spec.cidr or "",
             zones=spec.zones,
             nat_per_zone=spec.nat_per_zone,
             private=spec.private,
             interface_endpoints=services,
-            flow_logs=logs,
-            tags=settings.resource_tags,
-        ),
-        opts,
-    )
-
-
-def _existing_network(
-    settings: Settings,
-    existing: ExistingVpc,
-    logs: FlowLogSettings | None,
-    opts: pulumi.ResourceOptions,
-) -> ExistingNetwork:
-    return ExistingNetwork(
-        settings.prefix,
-        ExistingNetworkArgs(
-            account=settings.account,
-            cluster=settings.cluster.name,
-            vpc_id=existing.vpc_id,
-            private_subnet_ids=existing.private_subnet_ids,
-            public_subnet_ids=existing.public_subnet_ids,
-            worker_security_group_id=existing.worker_security_group_id,
-            cidr=settings.network.cidr,
-            interface_endpoints=settings.network.interface_endpoints,
             flow_logs=logs,
             tags=settings.resource_tags,
         ),

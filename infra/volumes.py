@@ -60,24 +60,15 @@ def file_system(
     spec = settings.storage.lustre
     if spec is None:
         return None
+    existing = ExistingFileSystem(**dict(spec.existing)) if spec.existing else None
     return Lustre(
         f"{settings.prefix}-lustre",
         LustreArgs(
-            file_system=_existing(spec) or _new(spec, foundation, bucket),
+            file_system=existing or _new(spec, foundation, bucket),
             protect=settings.protect_data,
             tags=settings.resource_tags,
         ),
         opts,
-    )
-
-
-def _existing(spec: LustreSettings) -> ExistingFileSystem | None:
-    if spec.existing is None:
-        return None
-    return ExistingFileSystem(
-        file_system_id=spec.existing.file_system_id,
-        dns_name=spec.existing.dns_name,
-        mount_name=spec.existing.mount_name,
     )
 
 

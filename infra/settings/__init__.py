@@ -13,20 +13,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 from infra.settings import provider, rules
-from infra.settings.cluster import Cluster, ExistingCluster, check_cluster, prefix_of
-from infra.settings.images import Images, Sources, check_images, check_sources
+from infra.settings.cluster import Cluster, check_cluster, prefix_of
+from infra.settings.images import Images, check_images, check_sources
 from infra.settings.model import KEYS, PROJECT, Settings, StackConfig, default_name
-from infra.settings.network import ExistingVpc, Network, check_network
-from infra.settings.pools import PoolEntry, check_pools
+from infra.settings.network import Network, check_network
+from infra.settings.pools import check_pools
 from infra.settings.problems import Problems, Section, sections, validate
 from infra.settings.provider import Provider
 from infra.settings.queues import check_queues
 from infra.settings.storage import (
-    ExistingLustre,
     Lustre,
     LustreLink,
     ServiceAccount,
-    Storage,
     check_service_accounts,
     check_storage,
 )
@@ -38,21 +36,15 @@ __all__ = [
     "KEYS",
     "PROJECT",
     "Cluster",
-    "ExistingCluster",
-    "ExistingLustre",
-    "ExistingVpc",
     "Images",
     "Lustre",
     "LustreLink",
     "Network",
-    "PoolEntry",
     "Provider",
     "ServiceAccount",
     "Settings",
     "SettingsError",
     "SettingsNotPassedError",
-    "Sources",
-    "Storage",
     "Training",
     "load",
     "read",

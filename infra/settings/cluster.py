@@ -250,11 +250,8 @@ def check_cluster(section: Section[Cluster], default_name: str, region: str) -> 
         name = _check_name(section, default_name)
         _check_new(section)
     else:
-        given = section.part("existing", existing)
         name = existing.name
-        _check_prefix(given, name, default_name)
-        _check_issuer(given)
-        _check_endpoint(given, region)
+        _check_existing(section.part("existing", existing), default_name, region)
         section.reject_given(
             ONLY_NEW, "is for a cluster that the stack makes, and existing gives one; leave it out"
         )
@@ -299,25 +296,19 @@ def prefix_of(name: str, default: str) -> str:
     return name if re.fullmatch(CLUSTER_NAME, name) else default
 
 
-def _check_prefix(given: Section[ExistingCluster], name: str, default: str) -> None:
+def _check_existing(given: Section[ExistingCluster], default: str, region: str) -> None:
+    """Check that the name can be a prefix, the issuer is the provider's, and the endpoint is in the region."""
+    name, endpoint, issuer = given.values.name, given.values.endpoint, given.values.oidc_issuer
     if given.ok("name") and not re.fullmatch(CLUSTER_NAME, prefix_of(name, default)):
         given.reject(
             "name",
             f"'{name}' can't be the prefix of other names, and neither can '{default}' by the stack's name; the stack"
             f" must be named so that it is {CLUSTER_NAME_MUST_BE}",
         )
-
-
-def _check_issuer(given: Section[ExistingCluster]) -> None:
-    issuer, arn = given.values.oidc_issuer, given.values.oidc_provider_arn
-    if not (arn and given.ok("oidcProviderArn", "oidcIssuer")):
-        return
-    if issuer.removeprefix("https://") != iam.issuer_of(arn):
+    arn = given.values.oidc_provider_arn
+    has_both = bool(arn) and given.ok("oidcProviderArn", "oidcIssuer")
+    if has_both and issuer.removeprefix("https://") != iam.issuer_of(arn):
         given.reject("oidcIssuer", f"'{issuer}' is not the provider's. It must be {iam.issuer_of(arn)}.")
-
-
-def _check_endpoint(given: Section[ExistingCluster], region: str) -> None:
-    endpoint = given.values.endpoint
     if given.ok("endpoint") and (other := _other_region(endpoint.removeprefix("https://"), region)):
         given.reject("endpoint", f"'{endpoint}' is of {other}; it must be of {region}")
 

@@ -164,7 +164,7 @@ def _describe(annotation: Any, metadata: Iterable[Any], field: FieldInfo) -> tup
 def _describe_number(field: FieldInfo) -> tuple[str, str]:
     minimum = next(each.ge for each in field.metadata if hasattr(each, "ge"))
     maximum = next(each.le for each in field.metadata if hasattr(each, "le"))
-    unit = unit_of(field)
+    unit = extra_of(field, "unit")
     upper = "" if maximum == MAXIMUM else f" and at most {maximum}"
     kind = f"whole number, {f'at least {minimum}' if maximum == MAXIMUM else f'{minimum} to {maximum}'}"
     return kind, f"a whole number{f' of {unit}' if unit else ''} of at least {minimum}{upper}"
@@ -174,11 +174,6 @@ def extra_of(field: FieldInfo, name: str) -> str:
     """Return a value that `setting` stored for a field: `unit`, `changedLater` or `defaultText`."""
     extra = field.json_schema_extra
     return str(extra.get(name, "")) if isinstance(extra, dict) else ""
-
-
-def unit_of(field: FieldInfo) -> str:
-    """Return the unit of a number."""
-    return extra_of(field, "unit")
 
 
 def _path(error: ErrorDetails) -> str:

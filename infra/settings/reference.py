@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from infra.settings import PROJECT
 from infra.settings.fields import Model
 from infra.settings.model import StackConfig
-from infra.settings.problems import describe, extra_of, model_in, unit_of
+from infra.settings.problems import describe, extra_of, model_in
 from infra.settings.provider import PREFIX, ProviderSection
 
 DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
@@ -102,7 +102,7 @@ def _row(path: str, info: FieldInfo) -> str:
     # The keys of a mapping have their own examples.
     example = f"`{_yaml(info.examples[0])}`" if info.examples else ""
     cells = (
-        *(f"`{path}`", kind, default, unit_of(info), _description(info)),
+        *(f"`{path}`", kind, default, extra_of(info, "unit"), _description(info)),
         *(extra_of(info, "changedLater"), example),
     )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"

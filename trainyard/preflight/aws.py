@@ -95,13 +95,7 @@ class Aws:
     def items(
         self, service: str, method: str, key: str, *, missing: tuple[str, ...] = (), **arguments: Any
     ) -> list[Any]:
-        """Return the entries under `key` of all pages; none if the error code is one of `missing`.
-
-        Raises:
-            Denied: The caller lacks the permission.
-            ClientError: AWS refused for another reason.
-            BotoCoreError: No credentials, no connection, an invalid parameter.
-        """
+        """Return the entries under `key` of all pages; none if the error code is one of `missing`. Raise as `call`."""
 
         def read(client: Any) -> list[Any]:
             if client.can_paginate(method):
@@ -157,12 +151,7 @@ class Attempts:
     failed: list[tuple[str, str]] = field(default_factory=list)
 
     def attempt(self, name: str, ask: Callable[[], list[T]]) -> list[T] | None:
-        """Return the answer of `ask`; None without one.
-
-        Raises:
-            botocore.exceptions.BotoCoreError: There are no credentials.
-            botocore.exceptions.ClientError: The credentials are invalid or expired.
-        """
+        """Return the answer of `ask`; None without one. Raise errors of bad credentials: every call has them."""
         try:
             return ask()
         except Denied as denied:
