@@ -9,8 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from infra.settings import Settings, SettingsError, read
 from tests.shipped import config_of
 
@@ -100,8 +98,17 @@ def settings(config: dict[str, Any]) -> Settings:
     return read("test", passed, NOW)
 
 
+def error_lines(config: dict[str, Any]) -> list[str]:
+    """Return the error lines of a stack file; none if it is valid."""
+    try:
+        settings(config)
+    except SettingsError as error:
+        return error.lines
+    return []
+
+
 def mistakes(config: dict[str, Any]) -> list[str]:
     """Return the error lines of an invalid stack file."""
-    with pytest.raises(SettingsError) as caught:
-        settings(config)
-    return caught.value.lines
+    lines = error_lines(config)
+    assert lines, "the stack file is valid"
+    return lines

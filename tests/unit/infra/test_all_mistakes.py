@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from infra.settings import SettingsError
 from infra.settings.fields import hint
 from tests.unit.infra.changing import (
     GIVEN_CLUSTER,
     POOL,
     changed,
+    error_lines,
     mistakes,
     settings,
     with_,
@@ -164,11 +164,7 @@ def wrong_keys(section: str, path: str, value: str) -> list[str]:
     )
     if path != "interfaceEndpoints.0":
         del config["trainyard:network"]["interfaceEndpoints"]
-    try:
-        settings(changed(config, f"{section}.{path}", value))
-    except SettingsError as error:
-        return [line.split(": ")[0] for line in error.lines]
-    return []
+    return [line.split(": ")[0] for line in error_lines(changed(config, f"{section}.{path}", value))]
 
 
 @pytest.mark.parametrize(

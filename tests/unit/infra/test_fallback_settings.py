@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from components.documents import instance_types
 from components.documents.launch import Candidate, WorkerSize
 from infra import warnings
-from infra.settings import SettingsError, Training
-from tests.unit.infra.changing import NOW, POOL, ROOT, mistakes, settings, with_
+from infra.settings import Training
+from tests.unit.infra.changing import NOW, POOL, ROOT, error_lines, mistakes, settings, with_
 from trainyard.k8s import quantity
 
 pytestmark = pytest.mark.unit
@@ -292,15 +292,6 @@ def test_spot_fallback_warning_names_the_pool() -> None:
     assert warnings.find_warnings(settings(stack(pools=[POOL, cheap])), NOW.date()) == []
 
 
-def outcome(config: dict[str, Any]) -> list[str]:
-    """Return the error lines; empty if the stack file is valid."""
-    try:
-        settings(config)
-    except SettingsError as error:
-        return error.lines
-    return []
-
-
 def test_example_in_waiting_docs_is_valid_and_sums_up() -> None:
     page = (ROOT / "docs" / "waiting.md").read_text()
     (example,) = re.findall(r"```yaml\n(trainyard:.+?)```", page, re.DOTALL)
@@ -348,7 +339,7 @@ def test_fallbacks_can_all_serve_or_are_reported(
 ) -> None:
     """Either all fallbacks can serve the run on their own nodes, or a line names the one that cannot."""
     config = stack(*entries, pool=pool, device=device, minNodes=minimum, **sizes)
-    lines = outcome(config)
+    lines = error_lines(config)
     if lines:
         assert all(each.startswith(("trainyard:training.", "trainyard:images.trainer")) for each in lines)
         return

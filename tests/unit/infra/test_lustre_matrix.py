@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from components.documents import lustre
-from infra.settings import SettingsError, read
-from tests.unit.infra.changing import NOW, with_
+from tests.unit.infra.changing import error_lines, with_
 
 pytestmark = pytest.mark.unit
 
@@ -42,12 +41,7 @@ WANTED = st.fixed_dictionaries(
 
 def invalid_keys(lustre_settings: dict[str, Any]) -> list[str]:
     """Return the keys that are reported as invalid; each message contains the value."""
-    config = with_({"storage": {"lustre": lustre_settings}})
-    lines: list[str] = []
-    try:
-        read("test", config, NOW)
-    except SettingsError as error:
-        lines = error.lines
+    lines = error_lines(with_({"storage": {"lustre": lustre_settings}}))
     prefix = "trainyard:storage.lustre."
     assert all(line.startswith(prefix) for line in lines), lines
     pairs = [line.removeprefix(prefix).split(": ", 2)[:2] for line in lines]

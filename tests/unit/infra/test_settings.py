@@ -105,191 +105,159 @@ def test_five_errors_are_reported_together(good: dict[str, Any]) -> None:
         ("aws:region", "aws-global", "aws:region: 'aws-global' is not a known region"),
         # The names of its ARNs are not known here.
         ("aws:region", "us-iso-east-1", "aws:region: 'us-iso-east-1' is not a known region"),
-        ("trainyard:pools", "small", "trainyard:pools: 'small' is a text; it must be a list of mappings"),
-        ("trainyard:pools", [], "trainyard:pools: is missing"),
-        ("trainyard:cluster", [1], "trainyard:cluster: [1] is a list; it must be a mapping"),
-        ("trainyard:cluster", {}, "trainyard:cluster.administrators: is missing"),
-        ("trainyard:cluster", {"administrators": []}, "trainyard:cluster.administrators: is empty"),
+        ("pools", "small", "pools: 'small' is a text; it must be a list of mappings"),
+        ("pools", [], "pools: is missing"),
+        ("cluster", [1], "cluster: [1] is a list; it must be a mapping"),
+        ("cluster", {}, "cluster.administrators: is missing"),
+        ("cluster", {"administrators": []}, "cluster.administrators: is empty"),
+        ("cluster", {"administrators": ["me"]}, "cluster.administrators[0]: 'me' is invalid"),
         (
-            "trainyard:cluster",
-            {"administrators": ["me"]},
-            "trainyard:cluster.administrators[0]: 'me' is invalid",
-        ),
-        (
-            "trainyard:cluster",
+            "cluster",
             {
                 "administrators": [
                     "arn:aws:sts::111122223333:assumed-role/AWSReservedSSO_Admin_0123456789abcdef/alice"
                 ]
             },
-            "trainyard:cluster.administrators[0]:"
+            "cluster.administrators[0]:"
             " 'arn:aws:sts::111122223333:assumed-role/AWSReservedSSO_Admin_0123456789abcdef/alice' is a session of the"
             " role AWSReservedSSO_Admin_0123456789abcdef; it must be that role's ARN, as 'aws iam get-role --role-name"
             " AWSReservedSSO_Admin_0123456789abcdef --query Role.Arn' prints it",
         ),
         (
-            "trainyard:cluster",
+            "cluster",
             {"administrators": ["arn:aws:iam::111122223333:root"]},
-            "trainyard:cluster.administrators[0]: 'arn:aws:iam::111122223333:root' is invalid; it must be the ARN of"
+            "cluster.administrators[0]: 'arn:aws:iam::111122223333:root' is invalid; it must be the ARN of"
             " an IAM user or role, such as",
         ),
         (
-            "trainyard:cluster",
+            "cluster",
             {"administrators": ["arn:aws:iam::111111111111:role/a", "arn:aws:iam::222222222222:role/b"]},
-            "trainyard:cluster.accountId: is missing; administrators are of 111111111111, 222222222222",
+            "cluster.accountId: is missing; administrators are of 111111111111, 222222222222",
         ),
         (
-            "trainyard:cluster",
+            "cluster",
             {"administrators": ["arn:aws:iam::111111111111:role/a"], "accountId": "222222222222"},
-            "trainyard:cluster.accountId: '222222222222' is the account of no administrator",
+            "cluster.accountId: '222222222222' is the account of no administrator",
         ),
         (
-            "trainyard:cluster",
+            "cluster",
             {"administrators": ["arn:aws:iam::111111111111:role/a"], "accountId": 111111111111},
-            "trainyard:cluster.accountId: 111111111111 is a whole number; it must be the twelve digits of an AWS"
+            "cluster.accountId: 111111111111 is a whole number; it must be the twelve digits of an AWS"
             " account, in quotes",
         ),
         (
-            "trainyard:cluster",
+            "cluster",
             {"accountId": "1234"},
-            "trainyard:cluster.accountId: '1234' is invalid; it must be the twelve digits",
+            "cluster.accountId: '1234' is invalid; it must be the twelve digits",
         ),
         (
-            "trainyard:cluster",
+            "cluster",
             {"existing": {}, "accountId": "123456789012"},
-            "trainyard:cluster.accountId: is for a cluster that the stack makes",
+            "cluster.accountId: is for a cluster that the stack makes",
         ),
-        ("trainyard:cluster", {"version": "1.27"}, "trainyard:cluster.version: '1.27' is not known"),
+        ("cluster", {"version": "1.27"}, "cluster.version: '1.27' is not known"),
         (
-            "trainyard:cluster",
+            "cluster",
             {"version": 1.35},
             'trainyard:cluster.version: 1.35 is a number; write it in quotes: "1.35"',
         ),
         (
-            "trainyard:cluster",
+            "cluster",
             {"version": 1.27},
-            "trainyard:cluster.version: 1.27 is a number; it must be one of 1.34, 1.35, 1.36",
+            "cluster.version: 1.27 is a number; it must be one of 1.34, 1.35, 1.36",
         ),
+        ("cluster", {"name": "Research"}, "cluster.name: 'Research' is invalid; it must be lower case"),
+        ("cluster", {"name": "c" * 32}, "cluster.name: "),
         (
-            "trainyard:cluster",
-            {"name": "Research"},
-            "trainyard:cluster.name: 'Research' is invalid; it must be lower case",
-        ),
-        ("trainyard:cluster", {"name": "c" * 32}, "trainyard:cluster.name: "),
-        (
-            "trainyard:cluster",
+            "cluster",
             {"administrators": 2 * ["arn:aws:iam::123456789012:role/platform"]},
-            "trainyard:cluster.administrators: 'arn:aws:iam::123456789012:role/platform' is listed twice. Remove one.",
+            "cluster.administrators: 'arn:aws:iam::123456789012:role/platform' is listed twice. Remove one.",
         ),
-        ("trainyard:cluster", {"ami": "bottlerocket@v1.40.0"}, "trainyard:cluster.ami: 'bottlerocket"),
-        ("trainyard:cluster", {"systemNodes": {"count": True}}, "systemNodes.count: true is a boolean"),
+        ("cluster", {"ami": "bottlerocket@v1.40.0"}, "cluster.ami: 'bottlerocket"),
+        ("cluster", {"systemNodes": {"count": True}}, "systemNodes.count: true is a boolean"),
+        ("cluster", {"lateLogSeconds": 601}, "cluster.lateLogSeconds: 601 is out of range"),
+        ("cluster", {"ami": "al2023@latest"}, "cluster.ami: 'al2023@latest' is invalid"),
         (
-            "trainyard:cluster",
-            {"lateLogSeconds": 601},
-            "trainyard:cluster.lateLogSeconds: 601 is out of range",
-        ),
-        (
-            "trainyard:cluster",
-            {"ami": "al2023@latest"},
-            "trainyard:cluster.ami: 'al2023@latest' is invalid",
-        ),
-        (
-            "trainyard:network",
+            "network",
             {"cidr": "10.0.0.0/24"},
-            "trainyard:network.cidr: 10.0.0.0/24 has a prefix of /24; it must be a private range of /16 to /20, "
+            "network.cidr: 10.0.0.0/24 has a prefix of /24; it must be a private range of /16 to /20, "
             "such as 10.64.0.0/16",
         ),
+        ("network", {"cidr": "10.0.0.1/16"}, "network.cidr: 10.0.0.1/16 has host bits set"),
+        ("network", {"zones": ["us-west-2a"]}, "network.zones: has 1 zone; it must have 2 to 4"),
+        ("network", {"zones": ["us-west-2a", "us-east-1b"]}, "zones[1]: 'us-east-1b' is not in us-west-2"),
+        ("images", {"build": False}, "images.launcher: is missing"),
+        ("images", {"build": False, "launcher": "mine:latest"}, "images.launcher: 'mine:latest' is invalid"),
         (
-            "trainyard:network",
-            {"cidr": "10.0.0.1/16"},
-            "trainyard:network.cidr: 10.0.0.1/16 has host bits set",
-        ),
-        (
-            "trainyard:network",
-            {"zones": ["us-west-2a"]},
-            "trainyard:network.zones: has 1 zone; it must have 2 to 4",
-        ),
-        (
-            "trainyard:network",
-            {"zones": ["us-west-2a", "us-east-1b"]},
-            "zones[1]: 'us-east-1b' is not in us-west-2",
-        ),
-        ("trainyard:images", {"build": False}, "trainyard:images.launcher: is missing"),
-        (
-            "trainyard:images",
-            {"build": False, "launcher": "mine:latest"},
-            "trainyard:images.launcher: 'mine:latest' is invalid",
-        ),
-        (
-            "trainyard:images",
+            "images",
             {"trainer": f"x@sha256:{'0' * 64}", "baseImages": {"trainer": f"y@sha256:{'0' * 64}"}},
-            "trainyard:images.baseImages.trainer: is given, but images.trainer is, too",
+            "images.baseImages.trainer: is given, but images.trainer is, too",
         ),
         (
-            "trainyard:images",
+            "images",
             {"packageIndex": "https://me:secret@pypi.example/simple"},
-            "trainyard:images.packageIndex: holds credentials, which would stay in the images' history",
+            "images.packageIndex: holds credentials, which would stay in the images' history",
         ),
         (
-            "trainyard:images",
+            "images",
             {"packageIndex": "https://pypi.example/simple?token=secret"},
-            "trainyard:images.packageIndex: holds credentials",
+            "images.packageIndex: holds credentials",
         ),
         (
-            "trainyard:images",
+            "images",
             {"packageIndex": "http://pypi.example/simple"},
-            "trainyard:images.packageIndex: 'http://pypi.example/simple' is invalid; it must be an https address",
+            "images.packageIndex: 'http://pypi.example/simple' is invalid; it must be an https address",
         ),
         (
-            "trainyard:images",
+            "images",
             {
                 "launcher": f"x@sha256:{'0' * 64}",
                 "trainer": f"y@sha256:{'0' * 64}",
                 "packageIndex": "https://pypi.example/simple",
             },
-            "trainyard:images.packageIndex: is given, but images.launcher and images.trainer are, too",
+            "images.packageIndex: is given, but images.launcher and images.trainer are, too",
         ),
         (
-            "trainyard:images",
+            "images",
             {"debianMirror": "ftp://debian.example"},
-            "trainyard:images.debianMirror: 'ftp://debian.example' is invalid; it must be an http or https address",
+            "images.debianMirror: 'ftp://debian.example' is invalid; it must be an http or https address",
         ),
         (
-            "trainyard:images",
+            "images",
             {"efaInstaller": "http://files.example"},
-            "trainyard:images.efaInstaller: 'http://files.example' is invalid; it must be an https address",
+            "images.efaInstaller: 'http://files.example' is invalid; it must be an https address",
         ),
         (
-            "trainyard:images",
+            "images",
             {"trainer": f"x@sha256:{'0' * 64}", "efaInstaller": "https://files.example"},
-            "trainyard:images.efaInstaller: is given, but images.trainer is, too",
+            "images.efaInstaller: is given, but images.trainer is, too",
         ),
-        ("trainyard:images", {"mirror": "https://x"}, "trainyard:images.mirror: 'https://x' is invalid"),
-        ("trainyard:debugPod", "perhaps", "trainyard:debugPod: 'perhaps' is a text"),
-        ("trainyard:mpi", 1, "trainyard:mpi: 1 is a whole number; it must be true or false"),
-        ("trainyard:storage", {"prefix": "/x/"}, "trainyard:storage.prefix: '/x/' is invalid"),
+        ("images", {"mirror": "https://x"}, "images.mirror: 'https://x' is invalid"),
+        ("debugPod", "perhaps", "debugPod: 'perhaps' is a text"),
+        ("mpi", 1, "mpi: 1 is a whole number; it must be true or false"),
+        ("storage", {"prefix": "/x/"}, "storage.prefix: '/x/' is invalid"),
         (
-            "trainyard:sources",
+            "sources",
             {"karpenterChart": "/charts/karpenter"},
             "karpenterCrdChart: 'oci://public.ecr.aws/karpenter/karpenter-crd' does not go with karpenterChart",
         ),
         (
-            "trainyard:sources",
+            "sources",
             {"karpenterChart": "oci://registry.example/charts/karpenter:1.14.1"},
             "sources.karpenterChart: 'oci://registry.example/charts/karpenter:1.14.1' is invalid; it must be"
             " oci://registry/name without a tag",
         ),
         (
-            "trainyard:sources",
+            "sources",
             {"karpenterCrdChart": "oci://registry.example/charts/karpenter-crd@sha256:12"},
-            "trainyard:sources.karpenterCrdChart: 'oci://registry.example/charts/karpenter-crd@sha256:12' is invalid",
+            "sources.karpenterCrdChart: 'oci://registry.example/charts/karpenter-crd@sha256:12' is invalid",
         ),
     ],
 )
 def test_wrong_value_is_reported_with_its_path(
     good: dict[str, Any], key: str, value: Any, message: str
 ) -> None:
-    good[key] = value
+    good[key if key == "aws:region" else f"trainyard:{key}"] = value
     assert any(message in line for line in mistakes(good))
 
 
@@ -327,10 +295,7 @@ def test_invalid_training_is_reported(good: dict[str, Any], change: dict[str, An
     ("change", "message"),
     [
         ({"zone": "us-west-2d"}, "zone: 'us-west-2d' has no subnets here"),
-        (
-            {"instanceType": "trn1.32xlarge"},
-            "training.pool: 'small' has trn1.32xlarge, whose Neuron devices",
-        ),
+        ({"instanceType": "trn1.32xlarge"}, "training.pool: 'small' has trn1.32xlarge, whose Neuron devices"),
         ({"name": None}, "trainyard:pools[0].name: is missing"),
         (
             {"idleSeconds": 5},
@@ -459,22 +424,6 @@ def test_data_is_protected_by_default(good: dict[str, Any]) -> None:
     assert settings(good).protect_data is False
     del good["trainyard:protectData"]
     assert settings(good).protect_data is True
-
-
-@pytest.mark.parametrize(
-    ("name", "gpus", "efa", "nvme"),
-    [
-        ("g5.12xlarge", 4, 1, 3800),
-        ("p4d.24xlarge", 8, 4, 8000),
-        ("p5.48xlarge", 8, 32, 30400),
-        ("g4dn.metal", 8, 1, 1800),
-        ("trn1.32xlarge", 16, 8, 7600),
-        ("m6i.large", 0, 0, 0),
-    ],
-)
-def test_facts_of_instance_types_are_the_measured_ones(name: str, gpus: int, efa: int, nvme: int) -> None:
-    facts = instance_types.TYPES[name]
-    assert (facts.accelerators, facts.efa, facts.nvme_gb) == (gpus, efa, nvme)
 
 
 def test_instance_type_with_accelerators_has_one_resource() -> None:

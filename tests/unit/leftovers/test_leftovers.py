@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 
 from infra.settings import Settings
 from tests.unit.emulator import REGION, Cloud
-from tests.unit.preflight.accounts import EXISTING, TAGS, ExistingVpc, account, stack, tagged
+from tests.unit.preflight.accounts import EXISTING, TAGS, ExistingVpc, account, recorded_calls, stack, tagged
 from trainyard.preflight.leftovers import __main__, services
 from trainyard.preflight.leftovers.leftover import Leftover
 from trainyard.preflight.leftovers.search import READERS, Search, search
@@ -38,7 +38,7 @@ def create(method: str, resource: str, identity: str, **arguments: Any) -> Maker
     """Return a maker of an EC2 resource; `identity` is the path of its id in the answer."""
 
     def make(cloud: Cloud, tags: dict[str, str]) -> str:
-        filled = {key: value(cloud) if callable(value) else value for key, value in arguments.items()}
+        filled = {key: value(cloud, tags) if callable(value) else value for key, value in arguments.items()}
         answer: Any = getattr(cloud.client("ec2"), method)(
             **filled, TagSpecifications=specified(resource, tags)
         )
@@ -49,8 +49,8 @@ def create(method: str, resource: str, identity: str, **arguments: Any) -> Maker
     return make
 
 
-def no_tags(make: Maker) -> Callable[[Cloud], str]:
-    return lambda cloud: make(cloud, {})
+def no_tags(make: Maker) -> Maker:
+    return lambda cloud, _tags: make(cloud, {})
 
 
 def unique(tags: dict[str, str]) -> str:
@@ -97,25 +97,20 @@ make_reservation = create(
 )
 
 
-def make_template(cloud: Cloud, tags: dict[str, str]) -> str:
-    data, name = {"InstanceType": "m5.large"}, f"t-{unique(tags)}"
-    path = "LaunchTemplate.LaunchTemplateId"
-    make = create(
-        "create_launch_template", "launch-template", path, LaunchTemplateName=name, LaunchTemplateData=data
-    )
-    return make(cloud, tags)
-
-
-def make_placement_group(cloud: Cloud, tags: dict[str, str]) -> str:
-    name = f"g-{unique(tags)}"
-    create(
-        "create_placement_group",
-        "placement-group",
-        "PlacementGroup.GroupName",
-        GroupName=name,
-        Strategy="cluster",
-    )(cloud, tags)
-    return name
+make_template = create(
+    "create_launch_template",
+    "launch-template",
+    "LaunchTemplate.LaunchTemplateId",
+    LaunchTemplateName=lambda _cloud, tags: f"t-{unique(tags)}",
+    LaunchTemplateData={"InstanceType": "m5.large"},
+)
+make_placement_group = create(
+    "create_placement_group",
+    "placement-group",
+    "PlacementGroup.GroupName",
+    GroupName=lambda _cloud, tags: f"g-{unique(tags)}",
+    Strategy="cluster",
+)
 
 
 def make_role(cloud: Cloud, tags: dict[str, str]) -> str:
@@ -520,24 +515,9 @@ def test_output_has_a_line_per_resource_and_a_summary() -> None:
 
 def test_search_changes_nothing(cloud: Cloud) -> None:
     make_file_system(cloud)
-    aws, calls = account(cloud), list[str]()
-    names = [
-        "ec2",
-        "iam",
-        "eks",
-        "fsx",
-        "sqs",
-        "ecr",
-        "kms",
-        "logs",
-        "autoscaling",
-        "resourcegroupstaggingapi",
-    ]
-    for name in names:
-        events = aws.client(name).meta.events
-        events.register("before-call", lambda model, **_: calls.append(model.name), unique_id=f"seen-{name}")
-    search(STACK, aws)
-    for name in names:
-        aws.client(name).meta.events.unregister("before-call", unique_id=f"seen-{name}")
+    aws = account(cloud)
+    services = ("ec2", "iam", "eks", "fsx", "sqs", "ecr", "kms", "logs")
+    with recorded_calls(aws, *services, "autoscaling", "resourcegroupstaggingapi") as calls:
+        search(STACK, aws)
     assert len(calls) > len(READERS) / 2
     assert all(name.startswith(("Describe", "List", "Get")) for name in calls)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -113,6 +114,19 @@ def findings(aws: Aws, settings: Settings, *names: str, kind: str = MISSING) -> 
     report = examine(settings, aws, checks(*names))
     assert (report.denied, report.failed) == ([], [])
     return [str(each) for each in report.of(kind)]
+
+
+@contextmanager
+def recorded_calls(aws: Aws, *services: str) -> Iterator[list[str]]:
+    """Record the names of the operations that an account is asked for."""
+    calls: list[str] = []
+    for service in services:
+        aws.client(service).meta.events.register(
+            "before-call", lambda model, **_: calls.append(model.name), unique_id=f"seen-{service}"
+        )
+    yield calls
+    for service in services:
+        aws.client(service).meta.events.unregister("before-call", unique_id=f"seen-{service}")
 
 
 def tagged(tags: dict[str, str]) -> list[dict[str, str]]:

@@ -13,7 +13,16 @@ from botocore.exceptions import ClientError, NoCredentialsError
 from infra.stack_file import load
 from tests.shipped import shipped
 from tests.unit.emulator import REGION, SESSION, Cloud
-from tests.unit.preflight.accounts import ACCOUNT, Answers, ExistingVpc, Session, account, checks, stack
+from tests.unit.preflight.accounts import (
+    ACCOUNT,
+    Answers,
+    ExistingVpc,
+    Session,
+    account,
+    checks,
+    recorded_calls,
+    stack,
+)
 from trainyard.preflight import __main__
 from trainyard.preflight.aws import Aws
 from trainyard.preflight.checks import CHECKS, Report, examine
@@ -135,17 +144,11 @@ def test_unreachable_service_is_called_once(cloud: Cloud) -> None:
     assert (report.checked, len(tries)) == (1, 1)
 
 
-def test_same_data_is_read_once_and_nothing_is_changed(cloud: Cloud) -> None:
-    existing, aws, calls = ExistingVpc(cloud), account(cloud), list[str]()
-    services = ["ec2", "iam", "eks", "fsx", "sqs", "ecr", "kms", "logs", "service-quotas", "sts", "s3", "ssm"]
-    for service in services:
-        events = aws.client(service).meta.events
-        events.register(
-            "before-call", lambda model, **_: calls.append(model.name), unique_id=f"seen-{service}"
-        )
-    examine(existing.settings(), aws)
-    for service in services:
-        aws.client(service).meta.events.unregister("before-call", unique_id=f"seen-{service}")
+def test_same_data_is_read_once_and_nothing_is_changed(cloud: Cloud, existing: ExistingVpc) -> None:
+    aws = account(cloud)
+    services = ("ec2", "iam", "eks", "fsx", "sqs", "ecr", "kms", "logs", "service-quotas", "sts", "s3", "ssm")
+    with recorded_calls(aws, *services) as calls:
+        examine(existing.settings(), aws)
     assert all(name.startswith(("Describe", "List", "Get", "Head")) for name in calls), calls
     assert [
         calls.count(name) for name in ("GetCallerIdentity", "DescribeSubnets", "DescribeRouteTables")
