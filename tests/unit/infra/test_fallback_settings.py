@@ -61,31 +61,9 @@ def test_run_without_fallbacks_has_its_pool_and_one_attempt() -> None:
     assert (found.max_restarts, found.shape) == (3, "static")
 
 
-def test_fallback_deadlines_are_read_from_the_stack_file() -> None:
-    found = training(nodeStartSeconds=60, attempts=5, retrySeconds=180, maxRestarts=0, shape="elastic")
-    assert (found.node_start_seconds, found.attempts, found.retry_seconds) == (60, 5, 180)
-    assert (found.max_restarts, found.shape) == (0, "elastic")
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"nodeStartSeconds": 59},
-            "training.nodeStartSeconds: 59 is out of range; it must be a whole number of",
-        ),
-        (
-            {"attempts": 0},
-            "trainyard:training.attempts: 0 is out of range; it must be a whole number of at least 1",
-        ),
-        (
-            {"retrySeconds": 179},
-            "retrySeconds: 179 is out of range; it must be a whole number of seconds of at least 180",
-        ),
-        (
-            {"maxRestarts": -1},
-            "trainyard:training.maxRestarts: -1 is out of range; it must be a whole number of at least 0",
-        ),
         ({"shape": "rigid"}, "trainyard:training.shape: 'rigid'"),
         ({"cpu": "0"}, "trainyard:training.cpu: '0' is 0 cores; it must be at least 100m"),
         (
@@ -112,7 +90,7 @@ def test_fallback_deadlines_are_read_from_the_stack_file() -> None:
         ({"memory": "192Gi", "sharedMemory": "193Gi"}, "training.memory: '192Gi' leaves nothing"),
     ],
 )
-def test_invalid_deadline_or_worker_size_is_reported_once(change: dict[str, Any], message: str) -> None:
+def test_invalid_worker_size_is_reported_once(change: dict[str, Any], message: str) -> None:
     (line,) = mistakes(stack(**change))
     assert message in line
 
@@ -190,7 +168,6 @@ def test_processes_on_cpu_are_equal_on_every_type() -> None:
         ({}, {}, ".pool: is missing; it must be the name of a pool"),
         (None, {}, ": null is nothing; it must be a pool's name or a mapping"),
         (3, {}, ": 3 is a whole number; it must be a pool's name or a mapping"),
-        ({"pool": "large", "capacityDeadlineSeconds": 0}, {}, ".capacityDeadlineSeconds: 0 is out of range"),
         (
             {"pool": "large", "processesPerNode": 9},
             {},

@@ -87,7 +87,6 @@ def test_new_vpc_keeps_flow_logs_for_a_year() -> None:
             },
             "network.privateSubnetIds: 'subnet-0b23456789abcdef0' is listed twice. Each zone must have its own",
         ),
-        ({"zones": ["us-west-2a"] * 2}, "network.zones: 'us-west-2a' is listed twice. Remove one."),
         (
             {**GIVEN_VPC, "publicSubnetIds": {"us-west-2a": "subnet-0a23456789abcdef0"}},
             "network.publicSubnetIds: 'subnet-0a23456789abcdef0' is also in privateSubnetIds. Remove one.",
@@ -171,11 +170,6 @@ def test_log_retention_not_in_cloudwatch_is_refused() -> None:
     assert settings(with_({"cluster": {"logRetentionDays": 400}})).cluster.log_retention_days == 400
     (line,) = mistakes(with_({"cluster": {"logRetentionDays": 31}}))
     assert line.startswith("trainyard:cluster.logRetentionDays: 31 is not known; it must be one of 1, 3, 5")
-
-
-def test_private_network_with_mirror_is_valid() -> None:
-    config = with_({"network": {"private": True}, "images": {"mirror": "registry.example/mirror"}})
-    assert settings(config).network.private
 
 
 @pytest.mark.parametrize(

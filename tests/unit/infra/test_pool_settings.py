@@ -148,8 +148,6 @@ def test_shipped_capacity_block_is_valid_in_any_year(year: int) -> None:
         ({"dataVolumeGiB": 300}, "dataVolumeGiB: 300 is given without dataSnapshotId; it is the disk of a"),
         ({**SNAPSHOT, "dataVolumeGiB": 0}, "dataVolumeGiB: 0 is out of range; it must be a whole number of"),
         ({**SNAPSHOT, "dataVolumeGiB": 16385}, "of GiB of at least 1 and at most 16384"),
-        ({"dataVolumeGiB": 0}, "dataVolumeGiB: 0 is out of range"),
-        ({"warmNodes": -1}, "pools[0].warmNodes: -1 is out of range"),
         ({"purchase": "reserved"}, "capacityReservationIds: is missing; purchase: reserved needs the ids"),
         ({"purchase": "reserved", "capacityReservationIds": []}, "capacityReservationIds: is missing"),
         ({**ODCR, "capacityReservationIds": ["cr-1"]}, "capacityReservationIds[0]: 'cr-1' is invalid"),
@@ -268,7 +266,3 @@ def test_snapshot_disk_by_default_has_the_snapshot_size() -> None:
     assert pool.data_volume_gib == 300
     (pool,) = settings(with_pool()).pools
     assert (pool.data_snapshot_id, pool.data_volume_gib) == (None, None)
-
-
-def test_pools_without_a_run_are_valid() -> None:
-    assert settings(with_({})).training is None

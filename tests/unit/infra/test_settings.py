@@ -282,7 +282,6 @@ def test_region_of_each_partition_is_known_with_any_profile(
             "processesPerNode: 5 is more than the GPUs of g5.12xlarge",
         ),
         ({"args": [3]}, "trainyard:training.args[0]: 3 is a whole number"),
-        ({"holdSeconds": -1}, "trainyard:training.holdSeconds: -1 is out of range"),
         ({"minNodes": 1.5}, "trainyard:training.minNodes: 1.5 is a number"),
     ],
 )
