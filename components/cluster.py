@@ -485,11 +485,8 @@ def without_creator_permissions(args: pulumi.ResourceTransformArgs) -> pulumi.Re
     """
     if args.type_ != "aws:eks/cluster:Cluster":
         return None
-    props: dict[str, Any] = dict(args.props)
-    access = dict(props.get("accessConfig") or {})
-    access["bootstrapClusterCreatorAdminPermissions"] = False
-    props["accessConfig"] = access
-    return pulumi.ResourceTransformResult(props=props, opts=args.opts)
+    access = {**(args.props.get("accessConfig") or {}), "bootstrapClusterCreatorAdminPermissions": False}
+    return pulumi.ResourceTransformResult(props={**args.props, "accessConfig": access}, opts=args.opts)
 
 
 def with_provider_tags(tags: dict[str, str]) -> pulumi.ResourceTransform:

@@ -50,20 +50,15 @@ class Identity(pulumi.ComponentResource):
     def __init__(self, name: str, args: IdentityArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:identity:Identity", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
-
-        def trust(provider_arn: str) -> str:
-            return json.dumps(
-                iam.service_account_trust(
-                    provider_arn=provider_arn,
-                    namespace=args.namespace,
-                    service_account=args.service_account,
-                )
+        trust = pulumi.Output.from_input(args.oidc_provider_arn).apply(
+            lambda arn: iam.service_account_trust(
+                provider_arn=arn, namespace=args.namespace, service_account=args.service_account
             )
-
+        )
         role = aws.iam.Role(
             name,
             description=f"Service account {args.namespace}/{args.service_account}",
-            assume_role_policy=pulumi.Output.from_input(args.oidc_provider_arn).apply(trust),
+            assume_role_policy=pulumi.Output.json_dumps(trust),
             tags=args.tags,
             opts=child,
         )

@@ -204,13 +204,11 @@ class Lustre(pulumi.ComponentResource):
             self._protected if name in (ITSELF, SERVERS) else self._child
             for name in (source_name, target_name)
         )
-        for first, last in (None, None), *PORTS:
-            if (first is None) != spec.efa:
-                continue
-            protocol: dict[str, Any] = {"ip_protocol": "-1"}
-            if first is not None:
-                protocol = {"ip_protocol": "tcp", "from_port": first, "to_port": last}
-            suffix = f"{self._name}-{source_name}-to-{target_name}-{first or 'all'}"
+        ports: dict[str, dict[str, Any]] = {
+            str(first): {"ip_protocol": "tcp", "from_port": first, "to_port": last} for first, last in PORTS
+        }
+        for suffix, protocol in ({"all": {"ip_protocol": "-1"}} if spec.efa else ports).items():
+            rule = f"{self._name}-{source_name}-to-{target_name}-{suffix}"
             common = {
                 "description": f"Lustre, from {source_name} to {target_name}",
                 "tags": self._args.tags,
@@ -218,14 +216,14 @@ class Lustre(pulumi.ComponentResource):
             }
             rules += [
                 aws.vpc.SecurityGroupEgressRule(
-                    f"{suffix}-out",
+                    f"{rule}-out",
                     security_group_id=source,
                     referenced_security_group_id=target,
                     opts=outward,
                     **common,
                 ),
                 aws.vpc.SecurityGroupIngressRule(
-                    f"{suffix}-in",
+                    f"{rule}-in",
                     security_group_id=target,
                     referenced_security_group_id=source,
                     opts=inward,

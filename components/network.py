@@ -192,10 +192,9 @@ class Network(BaseNetwork):
             opts=self._child,
         )
         self.egress.append(out)
-        for zone, subnet in zip(self._args.zones, self.public, strict=True):
-            self.egress.append(self._associate(f"public-{zone}", public, subnet))
         gateways: list[aws.ec2.NatGateway] = []
         for zone, subnet in zip(self._args.zones, self.public, strict=True):
+            self.egress.append(self._associate(f"public-{zone}", public, subnet))
             shared = bool(gateways) and not self._args.nat_per_zone
             gateways.append(gateways[0] if shared else self._nat(zone, subnet, gateway))
         return gateways

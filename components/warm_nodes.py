@@ -45,7 +45,17 @@ class WarmNodes(pulumi.ComponentResource):
         """The priority class and the Deployments."""
         warm_pools = [pool for pool in args.pools if pool.warm_nodes]
         if warm_pools:
-            self._priority()
+            self.objects.append(
+                k8s.scheduling.v1.PriorityClass(
+                    names.WARM_PRIORITY_CLASS,
+                    metadata={"name": names.WARM_PRIORITY_CLASS},
+                    value=names.WARM_PRIORITY,
+                    preemption_policy="Never",
+                    global_default=False,
+                    description="Pods that keep nodes of a pool without a job",
+                    opts=pulumi.ResourceOptions(parent=self),
+                )
+            )
         for pool in warm_pools:
             self.objects.append(
                 k8s.apps.v1.Deployment(
@@ -61,19 +71,6 @@ class WarmNodes(pulumi.ComponentResource):
                 )
             )
         self.register_outputs({"pools": [pool.name for pool in warm_pools]})
-
-    def _priority(self) -> None:
-        self.objects.append(
-            k8s.scheduling.v1.PriorityClass(
-                names.WARM_PRIORITY_CLASS,
-                metadata={"name": names.WARM_PRIORITY_CLASS},
-                value=names.WARM_PRIORITY,
-                preemption_policy="Never",
-                global_default=False,
-                description="Pods that keep nodes of a pool without a job",
-                opts=pulumi.ResourceOptions(parent=self),
-            )
-        )
 
 
 def name_of(pool: Pool) -> str:

@@ -91,29 +91,22 @@ def visible_files(root: Path, patterns: list[Pattern]) -> Iterator[str]:
     for directory, names, files in os.walk(root):
         base = Path(directory).relative_to(root).as_posix()
         prefix = "" if base == "." else f"{base}/"
-        names[:] = [n for n in names if not _skip(f"{prefix}{n}", patterns)]
+        names[:] = [n for n in names if _may_hold_files(f"{prefix}{n}", patterns)]
         paths.extend(f"{prefix}{n}" for n in files if not ignored(f"{prefix}{n}", patterns))
     yield from sorted(paths)
 
 
-def _skip(directory: str, patterns: list[Pattern]) -> bool:
-    """Return whether no pattern can include a path below an ignored directory again."""
+def _may_hold_files(directory: str, patterns: list[Pattern]) -> bool:
+    """Return whether a directory may have files in the context. Others, such as `.venv`, are not walked."""
     if not ignored(directory, patterns):
-        return False
-    return not any(negated and _reaches(directory, text) for negated, _, text in patterns)
+        return True
+    return any(negated and _reaches(directory, text) for negated, _, text in patterns)
 
 
 def _reaches(directory: str, pattern: str) -> bool:
     """Return whether a pattern may match a path below the directory, because its start matches the directory."""
-    parts = pattern.split("/")
-    for index, part in enumerate(directory.split("/")):
-        if index >= len(parts):
-            return False
-        if parts[index] == "**":
-            return True
-        if not fnmatch.fnmatchcase(part, parts[index]):
-            return False
-    return True
+    pairs = zip(directory.split("/"), pattern.split("/"), strict=False)
+    return "**" in pattern or all(fnmatch.fnmatchcase(part, expected) for part, expected in pairs)
 
 
 def _expression(pattern: str) -> str:

@@ -144,10 +144,16 @@ def training_operator(
         lacks_webhook = each["kind"] == "ValidatingWebhookConfiguration" and not each["webhooks"]
         if lacks_webhook and PYTORCH in kinds:
             raise ValueError(f"the training operator's manifests hold no webhook {WEBHOOK}")
-    chosen.append(_init_container_template())
-    chosen.append(pods.policy("closed", OPERATOR_NAMESPACE, pods.deny_ingress()))
-    webhook = pods.port_open(LABELS, WEBHOOK_PORT)
-    chosen.append(pods.policy("webhook", OPERATOR_NAMESPACE, webhook))
+    chosen += [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": LOOKUP, "namespace": OPERATOR_NAMESPACE},
+            "data": {TEMPLATE_FILE: TEMPLATE},
+        },
+        pods.policy("closed", OPERATOR_NAMESPACE, pods.deny_ingress()),
+        pods.policy("webhook", OPERATOR_NAMESPACE, pods.port_open(LABELS, WEBHOOK_PORT)),
+    ]
     return in_waves(chosen, SECOND)
 
 
@@ -179,16 +185,6 @@ def token(manifest: JsonObject) -> str:
     """Return Pulumi's type token of an object, such as kubernetes:core/v1:Service."""
     version = manifest["apiVersion"]
     return f"kubernetes:{version if '/' in version else 'core/' + version}:{manifest['kind']}"
-
-
-def _init_container_template() -> JsonObject:
-    """Return the template of the workers' init container."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": LOOKUP, "namespace": OPERATOR_NAMESPACE},
-        "data": {TEMPLATE_FILE: TEMPLATE},
-    }
 
 
 def _changed(
@@ -289,6 +285,11 @@ def kubeflow_trainer(objects: Sequence[JsonObject], images: Mapping[str, str]) -
         *(("CustomResourceDefinition", name) for name in DEFINITIONS),
     ]
     require(chosen, needed, "the manifests of Kubeflow Trainer and JobSet")
+    pods_of = {
+        each["metadata"]["name"]: each["spec"]["selector"]["matchLabels"]
+        for each in chosen
+        if each["kind"] == "Deployment"
+    }
     chosen += [
         {
             "apiVersion": "v1",
@@ -306,9 +307,8 @@ def kubeflow_trainer(objects: Sequence[JsonObject], images: Mapping[str, str]) -
         },
         pods.policy("closed", TRAINER_NAMESPACE, pods.deny_ingress()),
         *(
-            pods.policy(f"webhook-{each['metadata']['name']}", TRAINER_NAMESPACE, _webhook_open(each))
-            for each in chosen
-            if each["kind"] == "Deployment"
+            pods.policy(f"webhook-{name}", TRAINER_NAMESPACE, pods.port_open(labels, WEBHOOK_PORT))
+            for name, labels in pods_of.items()
         ),
     ]
     return in_waves(chosen, SECOND)
@@ -352,7 +352,3 @@ def _for_trainer(manifest: JsonObject, images: Mapping[str, str]) -> JsonObject:
         container |= {"image": images[name], "resources": MANAGER_RESOURCES}
         spec["securityContext"] = pods.pod()
     return result
-
-
-def _webhook_open(deployment: JsonObject) -> JsonObject:
-    return pods.port_open(deployment["spec"]["selector"]["matchLabels"], WEBHOOK_PORT)
