@@ -8,7 +8,7 @@ from typing import Any
 import pulumi
 import pytest
 
-from components.cluster import BaseCluster, Cluster, ClusterArgs, short_names
+from components.cluster import BaseCluster, Cluster, ClusterArgs, short_names, with_provider_tags
 from components.documents import eks
 from components.documents.iam import control_plane_group, flow_logs_group
 from components.documents.karpenter_iam import queue_policy
@@ -16,7 +16,7 @@ from components.encryption import Encryption, EncryptionArgs
 from components.identity import NodeRoles, NodeRolesArgs
 from components.karpenter import Karpenter, KarpenterArgs
 from components.network import Network, NetworkArgs
-from tests.unit.components.recording import ACCOUNT, HERE, Recorded, addon_default, deploy
+from tests.unit.components.recording import ACCOUNT, HERE, MARKS, Recorded, addon_default, deploy
 
 pytestmark = pytest.mark.unit
 
@@ -31,49 +31,25 @@ KEY = (KEYS, "mine-logs")
 
 def program() -> dict[str, Any]:
     roles = NodeRoles("roles", NodeRolesArgs(prefix="mine", account=HERE, tags=TAGS))
-    keys = Encryption(
-        "mine",
-        EncryptionArgs(
-            cluster="mine",
-            account=HERE,
-            deletion_window_days=30,
-            protect=True,
-            log_groups=GROUPS,
-            tags=TAGS,
-        ),
-    )
+    keys = Encryption("mine", EncryptionArgs(cluster="mine", account=HERE, log_groups=GROUPS, tags=TAGS))
+    zones = ("us-west-2a", "us-west-2b")
     network = Network(
-        "mine",
-        NetworkArgs(
-            account=HERE,
-            cluster="mine",
-            cidr="10.0.0.0/16",
-            zones=("us-west-2a", "us-west-2b"),
-            nat_per_zone=False,
-            tags=TAGS,
-        ),
+        "mine", NetworkArgs(account=HERE, cluster="mine", cidr="10.0.0.0/16", zones=zones, tags=TAGS)
     )
     made: BaseCluster = Cluster(
         "mine",
         ClusterArgs(
             name="mine",
-            version="1.35",
             account=HERE,
             vpc_id=network.vpc_id,
             private_subnet_ids=network.private_subnet_ids,
             public_subnet_ids=network.public_subnet_ids,
-            public_access_cidrs=(),
             private_access_cidrs=("10.0.0.0/16",),
             administrators=(f"arn:aws:iam::{ACCOUNT}:role/platform",),
             secrets_key_arn=keys.secrets_key_arn,
             logs_key_arn=keys.logs_key_arn,
             system_role=roles.system,
             worker_role=roles.worker,
-            system_instance_type="c5.2xlarge",
-            system_count=2,
-            addon_versions={},
-            log_retention_days=365,
-            deletion_protection=True,
             control_plane_dependencies=network.deleted_after_cluster,
             node_dependencies=[*network.egress, *roles.attachments],
             tags=TAGS,
@@ -212,21 +188,14 @@ def test_a_cluster_without_public_subnets_is_given_none() -> None:
             "mine",
             ClusterArgs(
                 name="mine",
-                version="1.35",
                 account=HERE,
                 vpc_id="vpc-1",
                 private_subnet_ids=subnets,
                 public_subnet_ids=[],
-                public_access_cidrs=(),
                 administrators=(),
                 secrets_key_arn="arn:aws:kms:us-west-2:1:key/k",
                 system_role=roles.system,
                 worker_role=roles.worker,
-                system_instance_type="c5.2xlarge",
-                system_count=2,
-                addon_versions={},
-                log_retention_days=365,
-                deletion_protection=False,
                 tags=TAGS,
             ),
         )
@@ -249,11 +218,6 @@ def deploy_karpenter(**more: Any) -> Recorded:
         "account": HERE,
         "node_role_arn": f"arn:aws:iam::{ACCOUNT}:role/worker",
         "oidc_provider_arn": f"arn:aws:iam::{ACCOUNT}:oidc-provider/oidc.example/id/AB",
-        "chart": "oci://public.ecr.aws/karpenter/karpenter",
-        "crd_chart": "oci://public.ecr.aws/karpenter/karpenter-crd",
-        "version": "1.14.1",
-        "replicas": 2,
-        "after": [],
         "tags": TAGS,
     }
     return deploy(lambda: Karpenter("karpenter", KarpenterArgs(**{**given, **more})) and None)
@@ -328,3 +292,15 @@ def test_network_plugin_has_its_rights_by_its_service_account_alone(recorded: Re
         "mine-vpc-cni-AmazonEKS_CNI_Policy"
     ]
     assert ("aws:iam/role:Role", "mine-vpc-cni") in recorded.needs(ADDON, "mine-vpc-cni")
+
+
+@pytest.mark.parametrize(
+    ("type_", "tags"),
+    [("aws:iam/openIdConnectProvider:OpenIdConnectProvider", TAGS), ("aws:eks/cluster:Cluster", None)],
+)
+def test_provider_tags_are_set_on_the_oidc_provider_only(type_: str, tags: dict[str, str] | None) -> None:
+    args = pulumi.ResourceTransformArgs(
+        custom=True, type_=type_, name="x", props={"url": "https://a"}, opts=pulumi.ResourceOptions()
+    )
+    result: Any = with_provider_tags(TAGS)(args)
+    assert (result and result.props) == (tags and {"url": "https://a", "tags": tags})

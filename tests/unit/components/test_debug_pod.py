@@ -12,12 +12,9 @@ pytestmark = pytest.mark.unit
 IMAGE = "registry.example/tools@sha256:" + "0" * 64
 
 
-def test_it_is_an_ordinary_pod_beside_the_workers_without_rights() -> None:
-    pods = (
-        deploy(lambda: DebugPod("debug", DebugPodArgs(image=IMAGE, after=[])))
-        .one("kubernetes:apps/v1:StatefulSet")
-        .inputs
-    )
+def test_debug_pod_is_restricted_and_runs_outside_the_pools() -> None:
+    recorded = deploy(lambda: DebugPod("debug", DebugPodArgs(image=IMAGE, after=[])))
+    pods = recorded.one("kubernetes:apps/v1:StatefulSet").inputs
     assert (pods["metadata"]["name"], pods["metadata"]["namespace"]) == ("network-debug", "training")
     assert pods["spec"]["replicas"] == 1, "a pod by itself would be gone with its node"
     spec = pods["spec"]["template"]["spec"]
@@ -31,16 +28,7 @@ def test_it_is_an_ordinary_pod_beside_the_workers_without_rights() -> None:
         "capabilities": {"drop": ["ALL"]},
         "readOnlyRootFilesystem": True,
     }
-
-
-def test_it_makes_karpenter_buy_no_machine() -> None:
-    pods = (
-        deploy(lambda: DebugPod("debug", DebugPodArgs(image=IMAGE, after=[])))
-        .one("kubernetes:apps/v1:StatefulSet")
-        .inputs
-    )
-    affinity = pods["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
-    required = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert required["nodeSelectorTerms"] == [
         {"matchExpressions": [{"key": "karpenter.sh/nodepool", "operator": "DoesNotExist"}]}
     ]

@@ -8,7 +8,7 @@ import pytest
 
 from components.device_plugins import DevicePlugins, DevicePluginsArgs
 from components.documents import versions
-from components.documents.device_plugins import refused_release, version_of, where
+from components.documents.device_plugins import refused_release, version_of
 from components.documents.pool import Pool
 from infra import eks_registry
 from tests.unit.components.pools import CPU, TRAINIUM, pool
@@ -67,6 +67,8 @@ def test_each_plugin_runs_on_the_machines_of_the_pools_that_have_its_devices() -
 
 def test_trainium_gets_neurons_plugin_with_rights_of_its_own() -> None:
     recorded = made(TRAINIUM)
+    names = [each.name for each in recorded.of("kubernetes:apps/v1:DaemonSet")]
+    assert names == ["efa-device-plugin", "neuron-device-plugin"]
     spec = plugin(recorded, "neuron-device-plugin")
     assert spec["serviceAccountName"] == "neuron-device-plugin"
     assert places(spec)["node.kubernetes.io/instance-type"] == ["trn1.32xlarge"]
@@ -186,8 +188,3 @@ def test_the_pinned_images_are_none_of_the_wrong_ones(resource: str, image: str)
 )
 def test_the_efa_plugin_is_pulled_from_the_registry_of_the_region(region: str, host: str) -> None:
     assert eks_registry.efa_plugin(region) == f"{host}/eks/aws-efa-k8s-device-plugin:v0.5.20"
-
-
-def test_a_pool_offers_what_it_has() -> None:
-    assert where((pool(), CPU)) == {GPU: {"small": "g5.12xlarge"}}
-    assert where((TRAINIUM,)) == {EFA: {"trn": "trn1.32xlarge"}, NEURON: {"trn": "trn1.32xlarge"}}

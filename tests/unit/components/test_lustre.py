@@ -15,7 +15,7 @@ from components.lustre import (
     NewFileSystem,
     S3Link,
 )
-from tests.unit.components.recording import ACCOUNT, Recorded, deploy
+from tests.unit.components.recording import ACCOUNT, MARKS, Recorded, deploy
 
 pytestmark = pytest.mark.unit
 

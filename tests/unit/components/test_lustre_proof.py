@@ -7,14 +7,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from components.documents.lustre import MOUNT_TEST_SCRIPT, OPEN_SCRIPT, directory, proof_spec
 from components.documents.pool import Pool
 from components.lustre import LustreProof, LustreProofArgs
 from components.warm_nodes import deployment, warm_pod_affinity
 from tests.unit.components.pools import CPU, pool
-from tests.unit.components.recording import Recorded, deploy
+from tests.unit.components.recording import MARKS, Recorded, deploy
 from trainyard.k8s import names
 
 pytestmark = pytest.mark.unit

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pulumi
 import pytest
 
 from components.cluster import BaseCluster, ExistingCluster, ExistingClusterArgs
@@ -18,7 +17,7 @@ from components.network import (
     Network,
     NetworkArgs,
 )
-from tests.unit.components.recording import ACCOUNT, HERE, deploy
+from tests.unit.components.recording import ACCOUNT, HERE, MARKS, deploy
 
 pytestmark = pytest.mark.unit
 
@@ -103,39 +102,25 @@ def test_endpoints_without_an_address_range_are_refused() -> None:
 
 
 def test_a_made_and_a_given_network_have_the_same_handles() -> None:
-    def program() -> dict[str, Any]:
-        network = Network(
-            "mine",
-            NetworkArgs(
-                account=HERE,
-                cluster="mine",
-                cidr="10.0.0.0/16",
-                zones=tuple(PRIVATE),
-                nat_per_zone=False,
-                tags=TAGS,
-            ),
-        )
-        return handles(network)
-
-    made = deploy(program).result
+    args = NetworkArgs(account=HERE, cluster="mine", cidr="10.0.0.0/16", zones=tuple(PRIVATE), tags=TAGS)
+    made = deploy(lambda: handles(Network("mine", args))).result
     assert made["zones"] == {zone: f"mine-private-{zone}-id" for zone in PRIVATE}
     assert made["private"] == list(made["zones"].values())
     assert made["group"] == "mine-workers-id"
 
 
-def cluster(**more: Any) -> BaseCluster:
-    roles = NodeRoles("roles", NodeRolesArgs(prefix="theirs", account=HERE, system=False, tags=TAGS))
-    given: dict[str, Any] = {
-        "name": "theirs",
-        "region": "us-west-2",
-        "endpoint": "https://ab.gr7.us-west-2.eks.amazonaws.com",
-        "certificate_authority": "Q0E=",
-        "oidc_provider_arn": f"arn:aws:iam::{ACCOUNT}:oidc-provider/oidc.example/id/AB",
-        "security_group_id": None,
-        "worker_role_arn": roles.worker.arn,
-        "tags": TAGS,
-    }
-    return ExistingCluster("theirs", ExistingClusterArgs(**{**given, **more}))
+def cluster(partition: str = "aws") -> BaseCluster:
+    args = ExistingClusterArgs(
+        name="theirs",
+        region="us-west-2",
+        endpoint="https://ab.gr7.us-west-2.eks.amazonaws.com",
+        certificate_authority="Q0E=",
+        oidc_provider_arn=f"arn:{partition}:iam::{ACCOUNT}:oidc-provider/oidc.example/id/AB",
+        security_group_id="sg-1",
+        worker_role_arn=f"arn:aws:iam::{ACCOUNT}:role/theirs-worker-node",
+        tags=TAGS,
+    )
+    return ExistingCluster("theirs", args)
 
 
 def test_a_given_cluster_gets_an_entry_for_the_workers_and_nothing_else() -> None:
@@ -148,8 +133,7 @@ def test_a_given_cluster_gets_an_entry_for_the_workers_and_nothing_else() -> Non
 
 
 def test_a_given_clusters_kubeconfig_holds_no_secret_and_asks_for_a_token() -> None:
-    result = deploy(lambda: {"config": cluster().kubeconfig, "issuer": cluster_issuer()}).result
-    config = json.loads(result["config"])
+    config = json.loads(deploy(lambda: {"config": cluster().kubeconfig}).result["config"])
     assert config["clusters"][0]["cluster"] == {
         "server": "https://ab.gr7.us-west-2.eks.amazonaws.com",
         "certificate-authority-data": "Q0E=",
@@ -164,23 +148,12 @@ def test_a_given_clusters_kubeconfig_holds_no_secret_and_asks_for_a_token() -> N
         "--cluster-name",
         "theirs",
     ]
-    assert result["issuer"] == "oidc.example/id/AB"
 
 
-def cluster_issuer() -> pulumi.Output[str]:
-    return ExistingCluster(
-        "other",
-        ExistingClusterArgs(
-            name="other",
-            region="us-west-2",
-            endpoint="https://x",
-            certificate_authority="",
-            oidc_provider_arn=f"arn:aws-cn:iam::{ACCOUNT}:oidc-provider/oidc.example/id/AB",
-            security_group_id=None,
-            worker_role_arn="arn:aws:iam::1:role/w",
-            tags=TAGS,
-        ),
-    ).oidc_issuer
+@pytest.mark.parametrize("partition", ["aws", "aws-cn"])
+def test_existing_cluster_has_the_issuer_of_its_provider(partition: str) -> None:
+    result = deploy(lambda: {"issuer": cluster(partition).oidc_issuer}).result
+    assert result == {"issuer": "oidc.example/id/AB"}
 
 
 def test_without_system_nodes_there_is_no_role_for_them() -> None:

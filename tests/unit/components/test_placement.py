@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from components.documents.pool import Pool, node_class
 from components.pools import Placement, PlacementArgs
 from tests.unit.components.pools import CPU, pool
-from tests.unit.components.recording import Recorded, deploy
+from tests.unit.components.recording import MARKS, Recorded, deploy
 
 pytestmark = pytest.mark.unit
 

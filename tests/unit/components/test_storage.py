@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from components.csi import Csi, CsiArgs
 from components.documents import iam
 from components.storage import ModelBucket, ModelBucketArgs
-from tests.unit.components.recording import ACCOUNT, HERE, Recorded, addon_default, deploy
+from tests.unit.components.recording import ACCOUNT, HERE, MARKS, Recorded, addon_default, deploy
 
 pytestmark = pytest.mark.unit
 
