@@ -1,8 +1,9 @@
-"""Karpenter's custom resource definitions, as its module publishes them, as schemas to hold objects against."""
+"""Custom resource definitions as schemas to hold objects against: Karpenter's, and the committed TorchrunQueue's."""
 
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -10,19 +11,22 @@ import yaml
 
 from local.tools.registry import module_directory
 
-FILES = {
+ROOT = Path(__file__).resolve().parents[3]
+KARPENTER = {
     "EC2NodeClass": "karpenter.k8s.aws_ec2nodeclasses.yaml",
     "NodePool": "karpenter.sh_nodepools.yaml",
 }
 
 
 @cache
-def schema(kind: str) -> dict[str, Any]:
-    """The `spec` schema of the served version v1 of a kind; a field that it does not know is a mistake."""
-    path = module_directory("karpenter") / "pkg" / "apis" / "crds" / FILES[kind]
-    definition = yaml.safe_load(path.read_text())
-    (version,) = (each for each in definition["spec"]["versions"] if each["name"] == "v1")
-    return dict(closed(version["schema"]["openAPIV3Schema"]["properties"]["spec"]))
+def _validator(kind: str) -> jsonschema.Draft202012Validator:
+    """Return the `spec` schema of a kind's only version. A field that it does not know is a mistake."""
+    if kind == "TorchrunQueue":
+        path = ROOT / "crd" / "torchrunqueues.torchrun.ai.yaml"
+    else:
+        path = module_directory("karpenter") / "pkg" / "apis" / "crds" / KARPENTER[kind]
+    (version,) = yaml.safe_load(path.read_text())["spec"]["versions"]
+    return jsonschema.Draft202012Validator(closed(version["schema"]["openAPIV3Schema"]["properties"]["spec"]))
 
 
 def closed(node: Any) -> Any:
@@ -41,5 +45,4 @@ def closed(node: Any) -> Any:
 
 def problems(kind: str, spec: dict[str, Any]) -> list[str]:
     """What the definition has against a `spec`; its CEL rules aside, which only the API server evaluates."""
-    validator = jsonschema.Draft202012Validator(schema(kind))
-    return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(spec)]
+    return [f"{error.json_path}: {error.message}" for error in _validator(kind).iter_errors(spec)]

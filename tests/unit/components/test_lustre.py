@@ -92,9 +92,6 @@ def test_with_efa_everything_is_open_between_the_groups_since_efa_knows_no_ports
     found = recorded(new(efa=True, capacity_gib=19200))
     rules = [*found.of(EGRESS), *found.of(INGRESS)]
     assert {(r.inputs["ipProtocol"], r.inputs.get("fromPort")) for r in rules} == {("-1", None)}
-    system = found.one(SYSTEM).inputs
-    assert system["efaEnabled"] is True
-    assert system["metadataConfiguration"] == {"mode": "AUTOMATIC"}
 
 
 def test_a_persistent_file_system_is_encrypted_with_our_key_and_backed_up() -> None:
@@ -108,10 +105,30 @@ def test_a_persistent_file_system_is_encrypted_with_our_key_and_backed_up() -> N
     assert (inputs["storageType"], inputs["fileSystemTypeVersion"]) == ("SSD", "2.15"), "the client's version"
 
 
-def test_a_scratch_one_gets_nothing_that_it_refuses() -> None:
-    inputs = recorded(new(deployment="SCRATCH_2", throughput=200)).one(SYSTEM).inputs
-    refused = {"kmsKeyId", "perUnitStorageThroughput", "automaticBackupRetentionDays"}
-    assert not refused & set(inputs)
+HDD = {"deployment": "PERSISTENT_1", "storage": "HDD", "throughput": 12, "capacity_gib": 6000}
+OF_PERSISTENT = ("kmsKeyId", "perUnitStorageThroughput", "automaticBackupRetentionDays")
+
+
+@pytest.mark.parametrize(
+    ("asked", "sent"),
+    [
+        # FSx refuses these for scratch file systems, and a drive cache for SSDs.
+        ({"deployment": "SCRATCH_2", "throughput": 200}, dict.fromkeys(OF_PERSISTENT)),
+        ({}, {"driveCacheType": None, "metadataConfiguration": None, "efaEnabled": None}),
+        ({**HDD, "drive_cache": "READ"}, {"storageType": "HDD", "driveCacheType": "READ"}),
+        ({"efa": True}, {"efaEnabled": True, "metadataConfiguration": {"mode": "AUTOMATIC"}}),
+        *(
+            (
+                {"efa": efa, "metadata_iops": 6000},
+                {"metadataConfiguration": {"mode": "USER_PROVISIONED", "iops": 6000}},
+            )
+            for efa in (False, True)
+        ),
+    ],
+)
+def test_file_system_has_only_the_fields_of_its_type(asked: dict[str, Any], sent: dict[str, Any]) -> None:
+    inputs = recorded(new(**asked)).one(SYSTEM).inputs
+    assert {name: inputs.get(name) for name in sent} == sent
 
 
 @pytest.mark.parametrize("deployment", ["SCRATCH_2", "PERSISTENT_2"])
@@ -174,23 +191,16 @@ def test_a_file_system_and_its_link_have_half_an_hour_to_come_and_to_go() -> Non
 
 @pytest.mark.parametrize("efa", [True, False])
 def test_protected_are_the_rules_of_the_file_systems_own_group_and_no_clients(efa: bool) -> None:
-    found = recorded(new(efa=efa), protect=True)
-    rules = [*found.of(EGRESS), *found.of(INGRESS)]
-    own = {(r.type, r.name) for r in rules if r.inputs["securityGroupId"] == "main-lustre-id"}
-    assert own, "there are rules of its own group"
-    assert len(own) < len(rules), "and of its clients'"
-    assert {each for each in found.protected if each[0] in (EGRESS, INGRESS)} == own
-
-
-def test_what_is_kept_needs_no_rule_of_a_client() -> None:
-    """Or the rule would be kept, too."""
-    found = recorded(new(link=OURS), protect=True)
-    clients = {
-        r.name for r in (*found.of(EGRESS), *found.of(INGRESS)) if r.inputs["securityGroupId"] == "sg-workers"
-    }
+    found = recorded(new(efa=efa, link=OURS), protect=True)
+    rules = {(r.type, r.name): r.inputs["securityGroupId"] for r in (*found.of(EGRESS), *found.of(INGRESS))}
+    own = {rule for rule, group in rules.items() if group == "main-lustre-id"}
+    clients = {rule for rule, group in rules.items() if group == "sg-workers"}
+    assert own
     assert clients
+    assert found.protected & rules.keys() == own
+    # What is kept must not need a client's rule, or the rule would be kept, too.
     for kind, name in found.protected:
-        assert not {needed for _, needed in found.needs(kind, name)} & clients
+        assert not found.needs(kind, name) & clients
 
 
 def test_a_given_buckets_key_is_left_to_its_owner() -> None:
@@ -255,25 +265,3 @@ def test_the_volume_is_static_shared_and_kept() -> None:
     assert claim["spec"]["storageClassName"] == spec["storageClassName"] == ""
     reference = spec["claimRef"]
     assert (reference["namespace"], reference["name"]) == ("training", claim["metadata"]["name"])
-
-
-def test_hdds_come_with_a_word_on_their_cache() -> None:
-    slow = {"deployment": "PERSISTENT_1", "storage": "HDD", "throughput": 12, "capacity_gib": 6000}
-    found = recorded(new(**slow, drive_cache="READ")).one(SYSTEM).inputs
-    assert (found["storageType"], found["driveCacheType"]) == ("HDD", "READ")
-    assert "driveCacheType" not in recorded(new()).one(SYSTEM).inputs, "FSx refuses it for SSDs"
-
-
-@pytest.mark.parametrize(
-    ("asked", "sent"),
-    [
-        ({}, None),
-        ({"efa": True}, {"mode": "AUTOMATIC"}),
-        ({"metadata_iops": 6000}, {"mode": "USER_PROVISIONED", "iops": 6000}),
-        ({"efa": True, "metadata_iops": 6000}, {"mode": "USER_PROVISIONED", "iops": 6000}),
-    ],
-)
-def test_metadata_is_provisioned_where_it_is_asked_for_or_efa_needs_it(
-    asked: dict[str, Any], sent: dict[str, Any] | None
-) -> None:
-    assert recorded(new(**asked)).one(SYSTEM).inputs.get("metadataConfiguration") == sent

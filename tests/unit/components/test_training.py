@@ -8,11 +8,16 @@ import pytest
 
 from components.documents.launch import job_spec, labels, launch_request
 from components.training import TrainingSpace, TrainingSpaceArgs
-from tests.unit.components.recording import deploy
+from tests.unit.components.recording import Recorded, deploy
 from tests.unit.components.runs import RESOLVED, run
 from tests.unit.components.test_network_policies import selects
 
 pytestmark = pytest.mark.unit
+
+
+def training_space(**change: Any) -> Recorded:
+    args = TrainingSpaceArgs(trainer_role_arn="arn:aws:iam::123456789012:role/t", after=[], **change)
+    return deploy(lambda: TrainingSpace("training", args))
 
 
 @pytest.mark.parametrize(
@@ -22,8 +27,7 @@ pytestmark = pytest.mark.unit
 def test_pods_keep_to_the_strictest_standard_that_the_stack_can_have(
     asked: dict[str, Any], standard: str
 ) -> None:
-    args = TrainingSpaceArgs(trainer_role_arn="arn:aws:iam::123456789012:role/t", after=[], **asked)
-    namespace = deploy(lambda: TrainingSpace("training", args)).one("kubernetes:core/v1:Namespace")
+    namespace = training_space(**asked).one("kubernetes:core/v1:Namespace")
     labels = namespace.inputs["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == standard
     assert labels["pod-security.kubernetes.io/warn"] == "restricted"
@@ -31,8 +35,7 @@ def test_pods_keep_to_the_strictest_standard_that_the_stack_can_have(
 
 def granted(backend: str = "pytorchjob") -> set[tuple[str | None, str, str, str]]:
     """(namespace, API group, resource, verb) of every right that is made and bound to the launcher."""
-    args = TrainingSpaceArgs(trainer_role_arn="arn:aws:iam::123456789012:role/t", after=[], backend=backend)
-    made = deploy(lambda: TrainingSpace("training", args))
+    made = training_space(backend=backend)
     api = "kubernetes:rbac.authorization.k8s.io/v1:"
     for kind in ("RoleBinding", "ClusterRoleBinding"):
         for binding in made.of(f"{api}{kind}"):
@@ -102,8 +105,7 @@ def test_launcher_has_rights_on_jobs_of_its_backend_alone() -> None:
 
 
 def test_the_launchers_pods_are_reached_at_their_metrics_and_by_marked_namespaces_alone() -> None:
-    args = TrainingSpaceArgs(trainer_role_arn="arn:aws:iam::123456789012:role/t", after=[])
-    made = deploy(lambda: TrainingSpace("training", args)).of("kubernetes:networking.k8s.io/v1:NetworkPolicy")
+    made = training_space().of("kubernetes:networking.k8s.io/v1:NetworkPolicy")
     policies = {each.inputs["metadata"]["name"]: each.inputs for each in made}
     assert {each["metadata"]["namespace"] for each in policies.values()} == {"training"}
     of_launchers = {
@@ -125,8 +127,7 @@ def test_the_launchers_pods_are_reached_at_their_metrics_and_by_marked_namespace
 
 
 def test_of_workers_marked_namespaces_reach_the_metrics_and_nothing_else() -> None:
-    args = TrainingSpaceArgs(trainer_role_arn="arn:aws:iam::123456789012:role/t", after=[])
-    made = deploy(lambda: TrainingSpace("training", args)).of("kubernetes:networking.k8s.io/v1:NetworkPolicy")
+    made = training_space().of("kubernetes:networking.k8s.io/v1:NetworkPolicy")
     worker = {"trainyard.dev/role": "worker", "training.kubeflow.org/job-name": "train-r1"}
     specs = {each.inputs["metadata"]["name"]: each.inputs["spec"] for each in made}
     about = sorted(name for name, spec in specs.items() if selects(spec["podSelector"], worker))

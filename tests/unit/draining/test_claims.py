@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from components.draining.cluster_api import Cluster
-from components.draining.kinds import OWNERS, PYTORCH_JOBS, TRAIN_JOBS, Kind, Scope, claims_of, top_owner
+from components.draining.kinds import (
+    NODES,
+    OWNERS,
+    PYTORCH_JOBS,
+    QUEUES,
+    TRAIN_JOBS,
+    Kind,
+    Scope,
+    claims_of,
+    top_owner,
+)
 from trainyard.k8s.client import ApiError
 
 pytestmark = pytest.mark.unit
@@ -146,11 +156,26 @@ def test_users_of_claims_are_deleted_once_at_their_top_owner() -> None:
     }
 
 
-def test_trainjobs_are_deleted_in_background_unlike_other_jobs() -> None:
+@pytest.mark.parametrize(
+    ("kind", "name", "path", "propagation"),
+    [
+        (
+            TRAIN_JOBS,
+            "r1",
+            "/apis/trainer.kubeflow.org/v1alpha1/namespaces/training/trainjobs/r1",
+            "Background",
+        ),
+        (PYTORCH_JOBS, "r1", "/apis/kubeflow.org/v1/namespaces/training/pytorchjobs/r1", "Foreground"),
+        (QUEUES, "team/q", "/apis/torchrun.ai/v1alpha1/namespaces/team/torchrunqueues/q", "Foreground"),
+        (NODES, "n1", "/api/v1/nodes/n1", "Foreground"),
+    ],
+)
+def test_deletion_has_the_path_and_the_propagation_of_the_kind(
+    kind: Kind, name: str, path: str, propagation: str
+) -> None:
     cluster = fake_cluster(Scope())
-    cluster.delete(TRAIN_JOBS, "train-r1")
-    cluster.delete(PYTORCH_JOBS, "train-r1")
-    assert [body["propagationPolicy"] for body in cluster.deleted.values()] == ["Background", "Foreground"]
+    cluster.delete(kind, name)
+    assert cluster.deleted == {path: {"propagationPolicy": propagation}}
 
 
 def test_existing_cluster_keeps_pods_of_other_namespaces() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from components.draining.kinds import (
-    ALL_PODS,
     GANGS,
     HOLDERS,
     INGRESSES,
@@ -23,7 +22,6 @@ from components.draining.kinds import (
     Kind,
     Scope,
     holds_a_node,
-    name_of,
 )
 from components.lustre import LustreProof, LustreProofArgs
 from tests.unit.components.recording import deploy
@@ -117,8 +115,3 @@ def test_holds_a_node_ignores_finished_and_node_owned_pods() -> None:
     assert not holds_a_node(pod("n1", phase="Succeeded"), nodes)
     assert not holds_a_node(pod("n1", owner="DaemonSet"), nodes)
     assert not holds_a_node(pod("n1", owner="Node"), nodes)
-
-
-def test_name_of_cluster_wide_kind_includes_namespace() -> None:
-    assert name_of(ALL_PODS, item("p", "web")) == "web/p"
-    assert name_of(PODS, item("p", "training")) == "p"

@@ -8,9 +8,9 @@ import pytest
 
 from components.drain import AtDelete
 from components.draining import entry
-from components.draining.cluster_api import Cluster, DrainError, _path, connect
-from components.draining.kinds import ALL_PODS, GANGS, NODES, PODS, QUEUES, SERVICES, Scope
-from tests.unit.draining.test_account import launch
+from components.draining.cluster_api import Cluster, DrainError, connect
+from components.draining.kinds import NODES, PODS, QUEUES, Scope
+from tests.unit.draining.test_account import Session, launch
 from tests.unit.draining.test_steps import Time
 from tests.unit.emulator import Cloud
 from tests.unit.launcher.api_server import FakeApi, serving
@@ -55,15 +55,6 @@ def test_drain_runs_only_at_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (created.id, calls) == ("drain-main", [])
     AtDelete().delete("drain-main", PROPS)
     assert calls == [PROPS]
-
-
-class Session:
-    """A boto3 session with the emulator's clients."""
-
-    region_name = "us-west-2"
-
-    def __init__(self, cloud: Cloud) -> None:
-        self.client = cloud.client
 
 
 @pytest.mark.parametrize(
@@ -121,23 +112,6 @@ def test_drain_scope_follows_the_props_of_the_stack(
 
 def test_connect_to_a_missing_cluster_returns_none(cloud: Cloud) -> None:
     assert connect(Session(cloud), "nobody", Scope()) is None
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "path"),
-    [
-        (NODES, "", "/api/v1/nodes"),
-        (NODES, "n1", "/api/v1/nodes/n1"),
-        (PODS, "", "/api/v1/namespaces/training/pods"),
-        (PODS, "p", "/api/v1/namespaces/training/pods/p"),
-        (ALL_PODS, "", "/api/v1/pods"),
-        (SERVICES, "web/front", "/api/v1/namespaces/web/services/front"),
-        (GANGS, "", "/apis/torchrun.ai/v1alpha1/torchrunjobs"),
-        (QUEUES, "team/q", "/apis/torchrun.ai/v1alpha1/namespaces/team/torchrunqueues/q"),
-    ],
-)
-def test_path_of_an_object_follows_its_kind(kind: Any, name: str, path: str) -> None:
-    assert _path(kind, name) == path
 
 
 def test_cluster_requests_accept_missing_objects() -> None:

@@ -264,21 +264,6 @@ def test_drain_releases_torchrun_objects_after_two_minutes(kind: Kind, released:
     assert world.names(GANGS) == world.names(QUEUES) == world.alive == []
 
 
-def test_drain_deletes_jobs_before_their_queues() -> None:
-    world = busy()
-    jobs_at_queue_deletion: list[list[str]] = []
-    delete = world.delete
-
-    def record_jobs(kind: Kind, name: str) -> None:
-        if kind == QUEUES:
-            jobs_at_queue_deletion.append(world.names(GANGS))
-        delete(kind, name)
-
-    world.delete = record_jobs  # type: ignore[method-assign]
-    drain(world)
-    assert jobs_at_queue_deletion == [[]]
-
-
 def test_drain_of_a_missing_cluster_terminates_its_instances() -> None:
     world = World({}, ["i-9"])
     lines: list[str] = []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from components.documents import instance_types
 from components.documents.torchrun_queue import JobDefaults, Queue, QueueContext, Volume, spec
-from tests.unit.components.torchrun_crd import problems
+from tests.unit.components.crd import problems
 from tests.unit.infra.changing import POOL, mistakes, settings, with_
 from trainyard.k8s import quantity
 from trainyard.operator.api.queue import parse_queue
@@ -344,7 +344,7 @@ def test_valid_queue_is_accepted_by_controller_and_crd(
     values = {**values, "nodeResources": {**values.get("nodeResources", {}), "gpus": gpus}, "image": DIGEST}
     (queue,) = settings(config(values, pools=[{**POOL, "instanceType": type_}])).queues
     made = spec(queue, AROUND)
-    assert problems(made) == []
+    assert problems("TorchrunQueue", made) == []
     parsed, wrong = parse_queue(made)
     assert wrong == ()
     assert parsed is not None
