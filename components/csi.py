@@ -100,14 +100,11 @@ class Csi(pulumi.ComponentResource):
         self.register_outputs({})
 
     def _policies(self) -> dict[str, pulumi.Input[str]]:
-        args, account = self._args, self._args.account
-        volumes = iam.volumes(
-            partition=account.partition, region=account.region, account=account.id, cluster=args.cluster
-        )
+        args = self._args
         key = pulumi.Output.from_input(args.key_arn).apply(
-            lambda arn: json.dumps(iam.volume_key(region=account.region, key_arn=arn))
+            lambda arn: json.dumps(iam.volume_key(region=args.account.region, key_arn=arn))
         )
-        return {"volumes": json.dumps(volumes), "key": key}
+        return {"volumes": json.dumps(iam.volumes(args.account, args.cluster)), "key": key}
 
     def _storage_class(self, driver: aws.eks.Addon) -> k8s.storage.v1.StorageClass:
         return k8s.storage.v1.StorageClass(

@@ -67,15 +67,8 @@ class Encryption(pulumi.ComponentResource):
         self.register_outputs({"secretsKeyArn": self.secrets_key_arn, "dataKeyArn": self.data_key_arn})
 
     def _key(self, name: str, purpose: str, log_groups: tuple[str, ...] = ()) -> pulumi.Output[str]:
-        args, account = self._args, self._args.account
-        policy = iam.key_policy(account=account.id, partition=account.partition)
-        if log_groups:
-            policy = iam.logs_key_policy(
-                account=account.id,
-                partition=account.partition,
-                region=account.region,
-                log_groups=log_groups,
-            )
+        args = self._args
+        policy = iam.logs_key_policy(args.account, log_groups) if log_groups else iam.key_policy(args.account)
         # Logs are deleted with the stack.
         protected = pulumi.ResourceOptions(parent=self, protect=args.protect and not log_groups)
         key = aws.kms.Key(

@@ -176,12 +176,10 @@ class Karpenter(pulumi.ComponentResource):
         return targets
 
     def _policies(self, queue: aws.sqs.Queue) -> dict[str, pulumi.Output[str]]:
-        args, account = self._args, self._args.account
+        args = self._args
         scope = pulumi.Output.all(role=args.node_role_arn, queue=queue.arn).apply(
             lambda arns: karpenter_iam.Scope(
-                partition=account.partition,
-                region=account.region,
-                account=account.id,
+                account=args.account,
                 cluster=args.cluster,
                 node_role_arn=arns["role"],
                 queue_arn=arns["queue"],

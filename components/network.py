@@ -449,7 +449,7 @@ class _Endpoints(pulumi.ComponentResource):
 
 def endpoint_policy(service: str, user: Account | None) -> str | None:
     """Return the policy of an endpoint for `user` as JSON; None for the default policy, which allows all access."""
-    policy = vpc.policy(service, account=user.id, partition=user.partition) if user else None
+    policy = vpc.policy(service, user) if user else None
     return None if policy is None else json.dumps(policy)
 
 
@@ -474,12 +474,10 @@ class _FlowLogs(pulumi.ComponentResource):
             tags=args.tags,
             opts=child,
         )
-        account = args.account
-        trust = iam.flow_logs_trust(account=account.id, partition=account.partition, region=account.region)
         role = aws.iam.Role(
             name,
             description=f"Flow logs of the VPC of {args.cluster}",
-            assume_role_policy=json.dumps(trust),
+            assume_role_policy=json.dumps(iam.flow_logs_trust(args.account)),
             tags=args.tags,
             opts=child,
         )

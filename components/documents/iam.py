@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from . import JsonObject
+from .account import Account
 
 VERSION = "2012-10-17"
 # The operations of a KMS grant for the encryption and decryption of data.
@@ -94,13 +95,13 @@ def service_account_trust(*, provider_arn: str, namespace: str, service_account:
     )
 
 
-def key_policy(*, account: str, partition: str) -> JsonObject:
+def key_policy(account: Account) -> JsonObject:
     """Return the policy of a KMS key. IAM policies of the account decide, as in the default key policy."""
     return document(
         {
             "Sid": "LetTheAccountsPoliciesDecide",
             "Effect": "Allow",
-            "Principal": {"AWS": f"arn:{partition}:iam::{account}:root"},
+            "Principal": {"AWS": f"arn:{account.partition}:iam::{account.id}:root"},
             "Action": "kms:*",
             "Resource": "*",
         }
@@ -242,21 +243,21 @@ def logs_service(region: str) -> str:
     return f"logs.{region}.{suffix}"
 
 
-def logs_key_policy(*, account: str, partition: str, region: str, log_groups: tuple[str, ...]) -> JsonObject:
+def logs_key_policy(account: Account, log_groups: tuple[str, ...]) -> JsonObject:
     """Return the policy of the key of log groups. IAM policies decide, and CloudWatch Logs can use it for these
     groups.
 
     The encryption context contains the names of the groups, so that the service can't encrypt groups of other users
     with the key (https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/encrypt-log-data-kms.html).
     """
-    arns = [f"arn:{partition}:logs:{region}:{account}:log-group:{name}" for name in log_groups]
-    account_decides = key_policy(account=account, partition=partition)["Statement"][0]
+    logs = f"arn:{account.partition}:logs:{account.region}:{account.id}"
+    arns = [f"{logs}:log-group:{name}" for name in log_groups]
     return document(
-        account_decides,
+        *key_policy(account)["Statement"],
         {
             "Sid": "LetCloudWatchLogsEncryptTheseGroups",
             "Effect": "Allow",
-            "Principal": {"Service": logs_service(region)},
+            "Principal": {"Service": logs_service(account.region)},
             "Action": [
                 "kms:Decrypt*",
                 "kms:Describe*",
@@ -270,12 +271,13 @@ def logs_key_policy(*, account: str, partition: str, region: str, log_groups: tu
     )
 
 
-def flow_logs_trust(*, account: str, partition: str, region: str) -> JsonObject:
+def flow_logs_trust(account: Account) -> JsonObject:
     """Return the trust policy of a role that only flow logs of this account and region can assume.
 
     Without the conditions, a flow log of another account could use the role (the confused deputy,
     https://docs.aws.amazon.com/vpc/latest/userguide/flow-logs-iam-role.html).
     """
+    flow_logs = f"arn:{account.partition}:ec2:{account.region}:{account.id}:vpc-flow-log/*"
     return document(
         {
             "Sid": "AllowFlowLogsOfThisAccount",
@@ -283,8 +285,8 @@ def flow_logs_trust(*, account: str, partition: str, region: str) -> JsonObject:
             "Action": "sts:AssumeRole",
             "Principal": {"Service": FLOW_LOGS_SERVICE},
             "Condition": {
-                "StringEquals": {"aws:SourceAccount": account},
-                "ArnLike": {"aws:SourceArn": f"arn:{partition}:ec2:{region}:{account}:vpc-flow-log/*"},
+                "StringEquals": {"aws:SourceAccount": account.id},
+                "ArnLike": {"aws:SourceArn": flow_logs},
             },
         }
     )
@@ -296,23 +298,23 @@ def flow_logs_writer(*, log_group_arn: str) -> JsonObject:
     It does not allow to create the group. Flow logs deliver entries for some minutes after their deletion, and
     would create the group again, outside of any stack.
     """
-    parts = log_group_arn.removesuffix(":*").split(":")
-    groups = ":".join(parts[:6])
+    group = log_group_arn.removesuffix(":*")
+    all_groups, _, _ = group.rpartition(":")
     return document(
         allow(
             "WriteToOneGroup",
             ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
-            f"{':'.join(parts)}:*",
+            f"{group}:*",
         ),
-        allow("FindTheGroup", "logs:DescribeLogGroups", f"{groups}:*"),
+        allow("FindTheGroup", "logs:DescribeLogGroups", f"{all_groups}:*"),
     )
 
 
-def volumes(*, partition: str, region: str, account: str, cluster: str) -> JsonObject:
+def volumes(account: Account, cluster: str) -> JsonObject:
     """Return the policy to create, change, attach and delete only volumes with this cluster's tags."""
 
     def arn(kind: str) -> str:
-        return f"arn:{partition}:ec2:{region}:{account}:{kind}/*"
+        return f"arn:{account.partition}:ec2:{account.region}:{account.id}:{kind}/*"
 
     def tagged(by: str) -> JsonObject:
         return {"StringEquals": {f"aws:{by}/{DRIVER_TAG}": "true", f"aws:{by}/{CLUSTER_TAG}": cluster}}
@@ -330,7 +332,7 @@ def volumes(*, partition: str, region: str, account: str, cluster: str) -> JsonO
                 "ec2:DescribeVolumeStatus",
             ],
             "*",
-            {"StringEquals": {"aws:RequestedRegion": region}},
+            {"StringEquals": {"aws:RequestedRegion": account.region}},
         ),
         allow("MakeVolumesWithTheClustersTags", "ec2:CreateVolume", arn("volume"), tagged("RequestTag")),
         allow(

@@ -15,6 +15,7 @@ from typing import Final
 from trainyard.k8s import names
 
 from . import JsonObject
+from .account import Account
 from .iam import allow, document
 
 MANAGED_POLICY_LIMIT: Final = 6144
@@ -44,9 +45,7 @@ _REGION: Final = "topology.kubernetes.io/region"
 class Scope:
     """The cluster that the policies are for."""
 
-    partition: str
-    region: str
-    account: str
+    account: Account
     cluster: str
     node_role_arn: str
     queue_arn: str
@@ -59,16 +58,19 @@ class Scope:
     @property
     def cluster_arn(self) -> str:
         """The cluster's ARN."""
-        return f"arn:{self.partition}:eks:{self.region}:{self.account}:cluster/{self.cluster}"
+        return (
+            f"arn:{self.account.partition}:eks:{self.account.region}:{self.account.id}:cluster/{self.cluster}"
+        )
 
-    def ec2(self, *kinds: str, account: str = "*") -> list[str]:
+    def ec2(self, *kinds: str, owner: str = "*") -> list[str]:
         """Return ARN patterns of EC2 resources of these kinds in the region."""
-        return [f"arn:{self.partition}:ec2:{self.region}:{account}:{kind}/*" for kind in kinds]
+        ec2 = f"arn:{self.account.partition}:ec2:{self.account.region}"
+        return [f"{ec2}:{owner}:{kind}/*" for kind in kinds]
 
     @property
     def profiles(self) -> str:
         """The ARN pattern of the account's instance profiles."""
-        return f"arn:{self.partition}:iam::{self.account}:instance-profile/*"
+        return f"arn:{self.account.partition}:iam::{self.account.id}:instance-profile/*"
 
 
 _MADE_IN_A_LAUNCH: Final = (
@@ -95,7 +97,7 @@ def node_lifecycle(scope: Scope) -> JsonObject:
             "AllowScopedEC2InstanceAccessActions",
             launch,
             [
-                *scope.ec2("image", "snapshot", account=""),
+                *scope.ec2("image", "snapshot", owner=""),
                 *scope.ec2("security-group", "subnet", "capacity-reservation", "placement-group"),
             ],
         ),
@@ -144,9 +146,9 @@ def iam_integration(scope: Scope) -> JsonObject:
     request = {
         f"aws:RequestTag/{scope.owned}": "owned",
         f"aws:RequestTag/{_CLUSTER_NAME}": scope.cluster,
-        f"aws:RequestTag/{_REGION}": scope.region,
+        f"aws:RequestTag/{_REGION}": scope.account.region,
     }
-    resource = {f"aws:ResourceTag/{scope.owned}": "owned", f"aws:ResourceTag/{_REGION}": scope.region}
+    resource = {f"aws:ResourceTag/{scope.owned}": "owned", f"aws:ResourceTag/{_REGION}": scope.account.region}
     return document(
         allow(
             "AllowPassingInstanceRole",
@@ -222,12 +224,12 @@ def resource_discovery(scope: Scope) -> JsonObject:
             "AllowRegionalReadActions",
             [f"ec2:Describe{name}" for name in described],
             "*",
-            {"StringEquals": {"aws:RequestedRegion": scope.region}},
+            {"StringEquals": {"aws:RequestedRegion": scope.account.region}},
         ),
         allow(
             "AllowSSMReadActions",
             "ssm:GetParameter",
-            f"arn:{scope.partition}:ssm:{scope.region}::parameter/aws/service/*",
+            f"arn:{scope.account.partition}:ssm:{scope.account.region}::parameter/aws/service/*",
         ),
         allow("AllowPricingReadActions", "pricing:GetProducts", "*"),
         allow("AllowUnscopedInstanceProfileListAction", "iam:ListInstanceProfiles", "*"),

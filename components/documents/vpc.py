@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from . import JsonObject
+from .account import Account
 from .iam import document
 
 HTTPS: Final = 443
@@ -96,7 +97,7 @@ def service_name(region: str, service: str) -> str:
     return service if "amazonaws" in service else f"com.amazonaws.{region}.{service}"
 
 
-def policy(service: str, *, account: str, partition: str) -> JsonObject | None:
+def policy(service: str, account: Account) -> JsonObject | None:
     """Return a policy that allows only principals of the account to use an endpoint.
 
     Credentials of other accounts can't be used in the VPC then. None if the service is not known to support endpoint
@@ -111,7 +112,7 @@ def policy(service: str, *, account: str, partition: str) -> JsonObject | None:
         "Principal": "*",
         "Action": "*",
         "Resource": "*",
-        "Condition": {"StringEquals": {"aws:PrincipalAccount": account}},
+        "Condition": {"StringEquals": {"aws:PrincipalAccount": account.id}},
     }
     more = _OPEN.get(short)
     if more is None:
@@ -122,7 +123,7 @@ def policy(service: str, *, account: str, partition: str) -> JsonObject | None:
         "Effect": "Allow",
         "Principal": "*",
         "Action": list(actions),
-        "Resource": resource.format(account=account, partition=partition),
+        "Resource": resource.format(account=account.id, partition=account.partition),
     }
     return document(own, opened)
 

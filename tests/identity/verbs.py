@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from components.documents import checkpoints, iam, karpenter_iam
+from components.documents.account import Account
 
 REGION, ACCOUNT, CLUSTER = "us-west-2", "123456789012", "trainyard-local"
+HERE = Account(id=ACCOUNT, region=REGION)
 KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/k"
 SCOPE = karpenter_iam.Scope(
-    partition="aws",
-    region=REGION,
-    account=ACCOUNT,
+    account=HERE,
     cluster=CLUSTER,
     node_role_arn=f"arn:aws:iam::{ACCOUNT}:role/worker",
     queue_arn=f"arn:aws:sqs:{REGION}:{ACCOUNT}:{CLUSTER}",
@@ -38,7 +38,7 @@ DOCUMENTS: Final[Mapping[str, Callable[[], list[Document]]]] = {
         iam.bucket_access(bucket_arn="arn:aws:s3:::b", prefix="models", key_arn=KEY, write=True)
     ],
     "ebs-csi": lambda: [
-        iam.volumes(partition="aws", region=REGION, account=ACCOUNT, cluster=CLUSTER),
+        iam.volumes(HERE, CLUSTER),
         iam.volume_key(region=REGION, key_arn=KEY),
     ],
     "flow logs": lambda: [iam.flow_logs_writer(log_group_arn="arn:aws:logs:us-west-2:1:log-group:g")],

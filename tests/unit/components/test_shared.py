@@ -23,9 +23,7 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parents[3]
 SCOPE = karpenter_iam.Scope(
-    partition="aws",
-    region="us-west-2",
-    account="123456789012",
+    account=Account(id="123456789012", region="us-west-2"),
     cluster="trainyard-" + "x" * 30,
     node_role_arn="arn:aws:iam::123456789012:role/workers",
     queue_arn="arn:aws:sqs:us-west-2:123456789012:trainyard-x",

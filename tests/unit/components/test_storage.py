@@ -65,7 +65,7 @@ def test_the_default_class_is_encrypted_with_our_key_and_waits_for_the_pod() -> 
 
 
 def test_every_change_that_the_disk_driver_may_make_is_bound_to_its_cluster() -> None:
-    policy = iam.volumes(partition="aws", region="us-west-2", account=ACCOUNT, cluster="main")
+    policy = iam.volumes(HERE, "main")
     for statement in policy["Statement"]:
         actions = statement["Action"]
         reads = all(

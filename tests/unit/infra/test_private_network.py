@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from components.documents.account import Account
 from components.documents.vpc import policy
 from components.network import endpoint_policy
 from tests.shipped import config_of
@@ -107,5 +108,5 @@ def test_endpoints_admit_only_principals_of_the_account(private: Recorded) -> No
 
 
 def test_endpoint_without_policy_support_has_no_policy() -> None:
-    assert policy("oidc-eks", account="1", partition="aws") is None
+    assert policy("oidc-eks", Account(id="1", region="us-west-2")) is None
     assert endpoint_policy("ecr.api", None) is None

@@ -301,8 +301,9 @@ def test_a_machine_mounts_only_through_open_ports(site: Site) -> None:
 
 def test_the_driver_touches_only_volumes_with_its_clusters_tags(cloud: Cloud) -> None:
     from components.documents import iam
+    from components.documents.account import Account
 
-    policy = iam.volumes(partition="aws", region="us-west-2", account="123456789012", cluster="main")
+    policy = iam.volumes(Account(id="123456789012", region="us-west-2"), "main")
     ec2 = cloud.client("ec2", cloud.session("csi", *policy["Statement"]))
 
     def create(client: Any, **tags: str) -> Any:

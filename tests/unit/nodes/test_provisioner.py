@@ -13,6 +13,7 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from components.documents import iam
+from components.documents.account import Account
 from local.nodes import csi
 from local.nodes.csi import Provisioner, Refused
 from tests.unit.emulator import Cloud
@@ -64,7 +65,7 @@ class Site:
 
     def __init__(self, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.cloud, self.api = cloud, FakeApi()
-        policy = iam.volumes(partition="aws", region="us-west-2", account="123456789012", cluster="main")
+        policy = iam.volumes(Account(id="123456789012", region="us-west-2"), "main")
         role = cloud.client("ec2", cloud.session("csi", *policy["Statement"]))
         monkeypatch.setattr(csi, "client_as", lambda *_: role)
         settings: Any = SimpleNamespace(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from components.documents import iam
+from components.documents.account import Account
 from components.documents.iam import document, key_policy, service_trust
 from components.documents.tags import CNI_CLUSTER as CLUSTER_TAG
 from local.aws.faults import LEFT_INTERFACE, Plan
@@ -19,6 +20,8 @@ from tests.unit.plugins_aws.stack import Stack
 pytestmark = pytest.mark.unit
 
 ACCOUNT, REGION = "123456789012", "us-west-2"
+HERE = Account(id=ACCOUNT, region=REGION)
+ELSEWHERE = Account(id=ACCOUNT, region="eu-west-1")
 ENDPOINT = "aws:ec2/vpcEndpoint:VpcEndpoint"
 FLOW_LOG = "aws:ec2/flowLog:FlowLog"
 LOG_GROUP = "aws:cloudwatch/logGroup:LogGroup"
@@ -166,7 +169,7 @@ def test_a_gateway_endpoint_moves_between_tables(stack: Stack, place: dict[str, 
 
 def logs_key(stack: Stack, *groups: str) -> str:
     """ARN of a key as a stack makes it for these groups."""
-    policy = iam.logs_key_policy(account=ACCOUNT, partition="aws", region=REGION, log_groups=groups)
+    policy = iam.logs_key_policy(HERE, groups)
     return str(stack.make(KEY, policy=json.dumps(policy), deletionWindowInDays=7)[2]["arn"])
 
 
@@ -186,9 +189,9 @@ def test_a_log_group_takes_a_key_that_cloudwatch_may_use_for_it(stack: Stack) ->
 @pytest.mark.parametrize(
     "policy",
     [
-        key_policy(account=ACCOUNT, partition="aws"),
-        iam.logs_key_policy(account=ACCOUNT, partition="aws", region=REGION, log_groups=("/other",)),
-        iam.logs_key_policy(account=ACCOUNT, partition="aws", region="eu-west-1", log_groups=(NAME,)),
+        key_policy(HERE),
+        iam.logs_key_policy(HERE, ("/other",)),
+        iam.logs_key_policy(ELSEWHERE, (NAME,)),
     ],
     ids=["the account alone", "another group", "another region"],
 )
@@ -209,7 +212,7 @@ def flow_logs_parts(
     """Log group and role as a stack makes them; the inputs of the flow log of a new VPC."""
     vpc, *_ = stack.make("aws:ec2/vpc:Vpc", cidrBlock="10.0.0.0/16")
     group = stack.make(LOG_GROUP, name=NAME, kmsKeyId=logs_key(stack, NAME))[2]["arn"]
-    trust = trust or iam.flow_logs_trust(account=ACCOUNT, partition="aws", region=REGION)
+    trust = trust or iam.flow_logs_trust(HERE)
     role, _, outputs = stack.make(ROLE, name="flow-logs", assumeRolePolicy=json.dumps(trust))
     writer = (rights or (lambda arn: iam.flow_logs_writer(log_group_arn=arn)))(group)
     stack.make("aws:iam/rolePolicy:RolePolicy", role=role, policy=json.dumps(writer))
@@ -253,8 +256,8 @@ def test_all_of_a_flow_log_but_its_tags_needs_a_new_one(stack: Stack) -> None:
     "trust",
     [
         service_trust("ec2.amazonaws.com"),
-        iam.flow_logs_trust(account="999999999999", partition="aws", region=REGION),
-        iam.flow_logs_trust(account=ACCOUNT, partition="aws", region="eu-west-1"),
+        iam.flow_logs_trust(Account(id="999999999999", region=REGION)),
+        iam.flow_logs_trust(ELSEWHERE),
     ],
     ids=["another service", "another account", "another region"],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from components.documents import iam, karpenter_iam
+from components.documents.account import Account
 from tests.unit.policies.building import Case, Cases, document, made
 from trainyard.policies.cluster import QUEUE_POLICY
 from trainyard.policies.iam import NODE_POLICIES
@@ -18,9 +19,7 @@ KEY, ACCESS_ENTRY = "aws:kms/key:Key", "aws:eks/accessEntry:AccessEntry"
 ISSUER = "oidc.eks.us-west-2.amazonaws.com/id/AB"
 PROVIDER = f"arn:aws:iam::123456789012:oidc-provider/{ISSUER}"
 SCOPE = karpenter_iam.Scope(
-    partition="aws",
-    region="us-west-2",
-    account="123456789012",
+    account=Account(id="123456789012", region="us-west-2"),
     cluster="test",
     node_role_arn="arn:aws:iam::123456789012:role/worker",
     queue_arn="arn:aws:sqs:us-west-2:123456789012:test",
