@@ -485,8 +485,10 @@ def without_creator_permissions(args: pulumi.ResourceTransformArgs) -> pulumi.Re
     """
     if args.type_ != "aws:eks/cluster:Cluster":
         return None
-    access = {**(args.props.get("accessConfig") or {}), "bootstrapClusterCreatorAdminPermissions": False}
-    return pulumi.ResourceTransformResult(props={**args.props, "accessConfig": access}, opts=args.opts)
+    props: dict[str, Any] = dict(args.props)
+    access = props.get("accessConfig") or {}
+    props["accessConfig"] = {**access, "bootstrapClusterCreatorAdminPermissions": False}
+    return pulumi.ResourceTransformResult(props=props, opts=args.opts)
 
 
 def with_provider_tags(tags: dict[str, str]) -> pulumi.ResourceTransform:
