@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from components.csi import Csi, CsiArgs
 from components.documents import iam
 from components.storage import ModelBucket, ModelBucketArgs
@@ -31,9 +33,12 @@ def drivers(lustre: bool) -> Recorded:
     return deploy(lambda: Csi("csi", args) and None)
 
 
-def test_driver_without_a_pin_follows_kubernetes() -> None:
-    addon = drivers(lustre=True).one(ADDON, "csi-aws-fsx-csi-driver").inputs
+def test_lustre_driver_follows_kubernetes_and_has_no_role() -> None:
+    found = drivers(lustre=True)
+    addon = found.one(ADDON, "csi-aws-fsx-csi-driver").inputs
     assert addon["addonVersion"] == addon_default("aws-fsx-csi-driver", "1.35")
+    assert "serviceAccountRoleArn" not in addon
+    assert len(found.of("aws:iam/role:Role")) == 1
 
 
 def test_the_disk_driver_has_a_role_and_tags_its_volumes_with_the_stacks_tags() -> None:
@@ -47,13 +52,6 @@ def test_the_disk_driver_has_a_role_and_tags_its_volumes_with_the_stacks_tags() 
     assert trust["Condition"]["StringEquals"]["issuer:sub"] == (
         "system:serviceaccount:kube-system:ebs-csi-controller-sa"
     )
-
-
-def test_the_lustre_driver_comes_where_it_is_wanted_and_has_no_rights() -> None:
-    found = drivers(lustre=True)
-    addon = next(a for a in found.of(ADDON) if a.inputs["addonName"] == "aws-fsx-csi-driver")
-    assert "serviceAccountRoleArn" not in addon.inputs
-    assert len(found.of("aws:iam/role:Role")) == 1
 
 
 def test_the_default_class_is_encrypted_with_our_key_and_waits_for_the_pod() -> None:
@@ -133,14 +131,10 @@ def test_logs_of_jobs_expire_and_nothing_else_does() -> None:
     assert [each["id"] for each in rules if "days" in each.get("expiration", {})] == [rules[2]["id"]]
 
 
-def test_a_protected_bucket_is_never_emptied() -> None:
-    assert bucket(protect=True).one("aws:s3/bucket:Bucket").inputs["forceDestroy"] is False
-    assert bucket(protect=False).one("aws:s3/bucket:Bucket").inputs["forceDestroy"] is True
-
-
-def test_a_protected_bucket_keeps_every_setting() -> None:
-    found = bucket(protect=True)
+@pytest.mark.parametrize("protect", [True, False])
+def test_protected_bucket_is_not_emptied_and_keeps_its_settings(protect: bool) -> None:
+    found = bucket(protect=protect)
+    assert found.one("aws:s3/bucket:Bucket").inputs["forceDestroy"] is not protect
     settings = {(r.type, r.name) for r in found.resources if r.type.startswith("aws:")}
     assert len(settings) == 7
-    assert found.protected == settings
-    assert bucket(protect=False).protected == set()
+    assert found.protected == (settings if protect else set())

@@ -24,10 +24,10 @@ def thing(kind: str, name: str, namespace: str = "", **more: Any) -> dict[str, A
     return {"apiVersion": "v1", "kind": kind, "metadata": metadata, **more}
 
 
-def manager(name: str, namespace: str = "") -> dict[str, Any]:
+def manager(name: str, namespace: str = "", containers: int = 1) -> dict[str, Any]:
     labels = {"app": name}
-    container = {"name": "manager", "image": "published"}
-    spec = {"selector": {"matchLabels": labels}, "template": {"spec": {"containers": [container]}}}
+    pod = {"containers": [{"name": "manager", "image": "published"}] * containers}
+    spec = {"selector": {"matchLabels": labels}, "template": {"spec": pod}}
     return thing("Deployment", name, namespace, spec=spec)
 
 
@@ -103,21 +103,21 @@ def test_parts_of_an_address_keep_its_commit() -> None:
     assert parts("/modules/trainer/manifests/base")[-1] == "/modules/trainer/manifests/base/webhook"
 
 
-MIXED = [
-    ("Deployment", {"spec": {}}, "Deployment other belongs neither"),
-    (
-        "ValidatingWebhookConfiguration",
-        {"webhooks": [{"clientConfig": {"url": "https://x"}}]},
-        "webhook without a Service",
-    ),
-]
+WEBHOOK = {"clientConfig": {"url": "https://x"}}
 
 
-@pytest.mark.parametrize(("kind", "more", "problem"), MIXED)
+@pytest.mark.parametrize(
+    ("other", "problem"),
+    [
+        (thing("Deployment", "other", spec={}), "Deployment other belongs neither"),
+        (thing("ValidatingWebhookConfiguration", "other", webhooks=[WEBHOOK]), "webhook without a Service"),
+        (manager(JOBSET, containers=2), "must have one container"),
+    ],
+)
 def test_other_kustomization_is_refused_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, kind: str, more: dict[str, Any], problem: str
+    monkeypatch: pytest.MonkeyPatch, other: dict[str, Any], problem: str
 ) -> None:
-    objects = [*published(), thing(kind, "other", **more)]
+    objects = [*published(), other]
     monkeypatch.setattr(
         "components.operators.render", lambda source, _: objects if source == "jobset" else []
     )
@@ -126,14 +126,6 @@ def test_other_kustomization_is_refused_in_one_line(
     )
     with pytest.raises(pulumi.RunError, match=f"trainer and jobset: .*{problem}"):
         deploy(lambda: KubeflowTrainer("kubeflow-trainer", args))
-
-
-def test_manager_with_a_second_container_is_refused() -> None:
-    objects = published()
-    (deployment,) = (each for each in objects if each["metadata"]["name"] == JOBSET)
-    deployment["spec"]["template"]["spec"]["containers"] *= 2
-    with pytest.raises(ValueError, match="must have one container"):
-        waves(objects, IMAGES)
 
 
 def test_component_registers_both_managers_after_definitions_and_rights(

@@ -58,8 +58,29 @@ def launch(cloud: Cloud, values: dict[str, str]) -> str:
     return str(response["Instances"][0]["InstanceId"])
 
 
+def template(cloud: Cloud, name: str, values: dict[str, str]) -> None:
+    cloud.client("ec2").create_launch_template(
+        LaunchTemplateName=name,
+        LaunchTemplateData={},
+        TagSpecifications=specification("launch-template", values),
+    )
+
+
+def interfaces(cloud: Cloud) -> set[str]:
+    found = cloud.client("ec2").describe_network_interfaces()["NetworkInterfaces"]
+    return {each["NetworkInterfaceId"] for each in found}
+
+
+def templates_and_profiles(cloud: Cloud) -> list[str]:
+    templates = cloud.client("ec2").describe_launch_templates()["LaunchTemplates"]
+    profiles = cloud.client("iam").list_instance_profiles()["InstanceProfiles"]
+    return [
+        *(each["LaunchTemplateName"] for each in templates),
+        *(each["InstanceProfileName"] for each in profiles),
+    ]
+
+
 def test_instance_leftovers_match_by_exact_tags(cloud: Cloud) -> None:
-    ec2, iam = cloud.client("ec2"), cloud.client("iam")
     subnet = cloud.network()["subnets"][0]
     own = [
         interface(cloud, subnet, OWN_TAGS),
@@ -68,44 +89,29 @@ def test_instance_leftovers_match_by_exact_tags(cloud: Cloud) -> None:
     foreign = interface(cloud, subnet, {"cluster.k8s.amazonaws.com/name": "main-2"})
     for name, values in (("one", OWN_TAGS), ("two", FOREIGN_TAGS)):
         profile(cloud, name, values)
-        ec2.create_launch_template(
-            LaunchTemplateName=name,
-            LaunchTemplateData={},
-            TagSpecifications=specification("launch-template", values),
-        )
+        template(cloud, name, values)
     removed = AccountClient(Session(cloud), "main").remove_leftovers_of_instances()
     assert {line for line in removed if "interface" in line} == {f"network interface {each}" for each in own}
     assert len(removed) == 4
-    left = {each["NetworkInterfaceId"] for each in ec2.describe_network_interfaces()["NetworkInterfaces"]}
-    assert left == {foreign}
-    assert [each["LaunchTemplateName"] for each in ec2.describe_launch_templates()["LaunchTemplates"]] == [
-        "two"
-    ]
-    assert [each["InstanceProfileName"] for each in iam.list_instance_profiles()["InstanceProfiles"]] == [
-        "two"
-    ]
+    assert interfaces(cloud) == {foreign}
+    assert templates_and_profiles(cloud) == ["two", "two"]
     assert AccountClient(Session(cloud), "main").remove_leftovers_of_instances() == []
 
 
 def test_existing_cluster_keeps_resources_of_foreign_pools(cloud: Cloud) -> None:
-    ec2, iam = cloud.client("ec2"), cloud.client("iam")
     subnet = cloud.network()["subnets"][0]
     created: dict[str, list[str]] = {}
     for pool in ("small", "foreign"):
         pool_tags = {**OWN_TAGS, "karpenter.sh/nodepool": pool}
         terminated, running = (launch(cloud, pool_tags) for _ in range(2))
-        ec2.terminate_instances(InstanceIds=[terminated])
+        cloud.client("ec2").terminate_instances(InstanceIds=[terminated])
         cni_tags = {
             "cluster.k8s.amazonaws.com/name": "main",
             "node.k8s.amazonaws.com/instance_id": terminated,
         }
         created[pool] = [running, interface(cloud, subnet, pool_tags), interface(cloud, subnet, cni_tags)]
         profile(cloud, pool, {**OWN_TAGS, "karpenter.k8s.aws/ec2nodeclass": pool})
-        ec2.create_launch_template(
-            LaunchTemplateName=pool,
-            LaunchTemplateData={},
-            TagSpecifications=specification("launch-template", pool_tags),
-        )
+        template(cloud, pool, pool_tags)
     account = AccountClient(Session(cloud), "main", frozenset({"small"}))
     assert account.instances() == created["small"][:1]
     removed = account.remove_leftovers_of_instances()
@@ -113,14 +119,8 @@ def test_existing_cluster_keeps_resources_of_foreign_pools(cloud: Cloud) -> None
         f"network interface {each}" for each in created["small"][1:]
     }
     assert len(removed) == 4
-    left = {each["NetworkInterfaceId"] for each in ec2.describe_network_interfaces()["NetworkInterfaces"]}
-    assert left >= set(created["foreign"][1:])
-    assert [each["LaunchTemplateName"] for each in ec2.describe_launch_templates()["LaunchTemplates"]] == [
-        "foreign"
-    ]
-    assert [each["InstanceProfileName"] for each in iam.list_instance_profiles()["InstanceProfiles"]] == [
-        "foreign"
-    ]
+    assert interfaces(cloud) >= set(created["foreign"][1:])
+    assert templates_and_profiles(cloud) == ["foreign", "foreign"]
 
 
 def test_instances_above_filter_limit_are_queried_in_batches(

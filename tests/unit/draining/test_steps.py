@@ -149,6 +149,12 @@ def drain(world: World, timeout: float = 600) -> list[str]:
     return lines
 
 
+def second_of(lines: list[str], text: str) -> float:
+    """Return the second at which the only line with this text was printed."""
+    (line,) = [line for line in lines if text in line]
+    return float(line.split(" s:")[0])
+
+
 def test_drain_deletes_jobs_then_nodes_then_volumes() -> None:
     world = busy()
     lines = drain(world)
@@ -223,7 +229,7 @@ def test_drain_terminates_instances_if_karpenter_does_not_finish() -> None:
     released = [entry for entry in world.log if entry.startswith("release")]
     assert world.log.index("terminate i-1,i-2") < world.log.index(released[0]), "released too early"
     assert world.names(NODE_CLAIMS) == world.names(NODE_CLASSES) == []
-    assert any(line.startswith("300 s: Karpenter does not finish") for line in lines)
+    assert second_of(lines, "Karpenter does not finish") == 300
 
 
 def test_drain_does_not_wait_for_a_stopped_controller() -> None:
@@ -231,8 +237,7 @@ def test_drain_does_not_wait_for_a_stopped_controller() -> None:
     world.is_controller_running = False
     world.finishes = lambda kind: kind not in (NODE_CLAIMS, NODES, NODE_CLASSES, NODE_POOLS)
     lines = drain(world)
-    (down,) = [line for line in lines if "Karpenter is not running" in line]
-    assert float(down.split(" s:")[0]) < 60
+    assert second_of(lines, "Karpenter is not running") < 60
     assert world.names(NODE_CLASSES) == world.names(NODE_POOLS) == []
     assert world.alive == []
 
@@ -243,9 +248,7 @@ def test_drain_releases_what_karpenter_leaves_after_two_minutes() -> None:
     world.leftovers = ["instance profile small"]
     lines = drain(world)
     assert {"release ec2nodeclasses/small", "release nodepools/small"} <= set(world.log)
-    (started,) = [line for line in lines if "deleting NodeClaims" in line]
-    (released,) = [line for line in lines if "releasing 1 nodepools" in line]
-    assert float(released.split(" s:")[0]) - float(started.split(" s:")[0]) < 240
+    assert second_of(lines, "releasing 1 nodepools") - second_of(lines, "deleting NodeClaims") < 240
     assert world.log[-1] == "remains", "instance profiles are removed after the node classes"
     assert any("removed instance profile small" in line for line in lines)
 
@@ -258,24 +261,18 @@ def test_drain_releases_torchrun_objects_after_two_minutes(kind: Kind, released:
     world = busy()
     world.finishes = lambda each: each != kind
     lines = drain(world)
-    (line,) = [line for line in lines if f"releasing 1 {kind.plural}" in line]
-    assert 120 <= float(line.split(" s:")[0]) <= 122
+    assert 120 <= second_of(lines, f"releasing 1 {kind.plural}") <= 122
     assert world.log.index(released) < world.log.index("delete nodepools/small")
     assert world.names(GANGS) == world.names(QUEUES) == world.alive == []
 
 
-def test_drain_of_a_missing_cluster_terminates_its_instances() -> None:
+@pytest.mark.parametrize("has_cluster", [True, False])
+def test_drain_terminates_instances_without_claim_or_cluster(has_cluster: bool) -> None:
     world = World({}, ["i-9"])
     lines: list[str] = []
-    run(None, world, timeout=60, report=lines.append, clock=Time())
+    run(world if has_cluster else None, world, timeout=60, report=lines.append, clock=Time())
     assert world.log == ["terminate i-9", "remains"]
-    assert lines[0] == "0 s: the cluster does not exist; looking for its instances"
-
-
-def test_drain_terminates_instances_without_a_claim() -> None:
-    world = World({}, ["i-9"])
-    drain(world)
-    assert world.log == ["terminate i-9", "remains"]
+    assert (lines[0] == "0 s: the cluster does not exist; looking for its instances") is not has_cluster
 
 
 def test_drain_releases_nothing_while_an_instance_runs() -> None:
@@ -325,9 +322,8 @@ def test_drain_reports_a_mounted_claim_after_three_minutes() -> None:
     world = busy()
     world.users = [["pods web/shell"], *[[]] * 1000]
     lines = drain(world)
-    (start,) = [line for line in lines if line.endswith("deleting what mounts volumes: pods web/shell")]
-    (end,) = [line for line in lines if "volumes are left; delete them in the account: pv-1" in line]
-    assert float(end.split(" s:")[0]) - float(start.split(" s:")[0]) == 180
+    start = second_of(lines, "deleting what mounts volumes: pods web/shell")
+    assert second_of(lines, "volumes are left; delete them in the account: pv-1") - start == 180
     assert any("waiting for 1 volume: pv-1" in line for line in lines)
     assert world.log.count("delete persistentvolumeclaims/training/data") == 90, (
         "a claim that is created again is deleted, too"
