@@ -12,7 +12,6 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from trainyard.k8s import names
-from trainyard.k8s.names import CLUSTER_EVENTS_NAMESPACE, TRAINING_NAMESPACE
 
 from . import identity
 from .documents import pods
@@ -193,8 +192,8 @@ def launcher_rules(backend: str = names.BACKEND_PYTORCHJOB) -> dict[str, list[Ru
             _rule("karpenter.sh", "nodepools", "list watch"),
             _rule("scheduling.k8s.io", "priorityclasses", "get"),
         ],
-        CLUSTER_EVENTS_NAMESPACE: [_rule("", "events", "list watch")],
-        TRAINING_NAMESPACE: [
+        names.CLUSTER_EVENTS_NAMESPACE: [_rule("", "events", "list watch")],
+        names.TRAINING_NAMESPACE: [
             _rule("", "pods", "create delete list watch"),
             _rule("", "events", "create"),
             _rule("batch", "jobs", "get"),

@@ -64,11 +64,12 @@ VOLUME_CLAIMS: Final = Kind("", "v1", "persistentvolumeclaims", EVERYWHERE)
 # Kinds of Kubernetes that create pods, by group and kind. An operator's own kinds are not here: the objects that they
 # create are, and the drain deletes these as often as they are created.
 OWNERS: Final[Mapping[tuple[str, str], Kind]] = {
-    **{
-        ("apps", kind): Kind("apps", "v1", f"{kind.lower()}s", EVERYWHERE)
-        for kind in ("DaemonSet", "Deployment", "ReplicaSet", "StatefulSet")
-    },
-    **{("batch", kind): Kind("batch", "v1", f"{kind.lower()}s", EVERYWHERE) for kind in ("CronJob", "Job")},
+    (group, kind): Kind(group, "v1", f"{kind.lower()}s", EVERYWHERE)
+    for group, kinds in (
+        ("apps", ("DaemonSet", "Deployment", "ReplicaSet", "StatefulSet")),
+        ("batch", ("CronJob", "Job")),
+    )
+    for kind in kinds
 }
 # A pod's ReplicaSet and its Deployment, or its Job and its CronJob.
 MAX_OWNERS: Final = 2
