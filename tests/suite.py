@@ -73,7 +73,7 @@ TIERS = (
             (str(PROGRAMS / "mypy"),),
             (str(PROGRAMS / "lint-imports"), "--no-logo"),
             *(
-                (*PYTEST, "-q", "-m", "unit and not emulator and not long", *(f"tests/unit/{name}" for name in shard))
+                (*PYTEST, "-q", "-m", "not emulator and not long", *(f"tests/unit/{name}" for name in shard))
                 for shard in shards(unit_tests())
             ),
         ),

@@ -12,8 +12,6 @@ from tests import durations, suite
 from tests.benchmarks.figures import Figure, Note
 from tests.durations import Duration
 
-pytestmark = pytest.mark.unit
-
 SAMPLE = """
 import time, pytest
 

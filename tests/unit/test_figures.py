@@ -9,8 +9,6 @@ import pytest
 from tests.conftest import pytest_terminal_summary
 from tests.figures import FIGURE
 
-pytestmark = pytest.mark.unit
-
 
 class Reporter:
     """pytest's own, as far as the summary uses it."""

@@ -9,8 +9,6 @@ import pytest
 from tests import suite
 from tests.conftest import group
 
-pytestmark = pytest.mark.unit
-
 
 def test_shards_have_each_directory_once() -> None:
     names = suite.unit_tests()

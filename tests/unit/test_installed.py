@@ -13,7 +13,7 @@ import yaml
 
 from trainyard.kubectl import output
 
-pytestmark = [pytest.mark.unit, pytest.mark.long]
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 SECONDS = 120
 # Imports all modules of the components and previews the example under mocks.

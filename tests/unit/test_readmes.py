@@ -9,8 +9,6 @@ import pytest
 
 from components.documents.images import ignored, parse_ignore
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
     *("infra", "infra/settings", "components", "components/documents", "launcher", "trainer", "tests"),

@@ -10,8 +10,6 @@ import pytest
 from tests.shipped import shipped
 from trainyard.stack_files import StackFileError, display_name, find, is_example, names, path_of, read
 
-pytestmark = pytest.mark.unit
-
 SETTINGS = "config: {}\n"
 KMS = "secretsprovider: awskms://alias/k?region=us-west-2\nencryptedkey: QUJD\n"
 

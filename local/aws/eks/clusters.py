@@ -175,7 +175,7 @@ def _remove(cluster: Cluster) -> None:
         log.warning("cluster %s: its security group %s stays: %s", cluster.name, group, error)
     if any(entry["enabled"] for entry in cluster.document["logging"]["clusterLogging"]):
         log_groups.deliver_late(cluster.region, cluster.name)
-    del store.clusters[(cluster.region, cluster.name)]
+    store.clusters.pop((cluster.region, cluster.name), None)
 
 
 def update_config(cluster: Cluster, params: Document) -> Document:

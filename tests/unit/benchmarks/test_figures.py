@@ -10,8 +10,6 @@ import pytest
 from local.tools import ToolError
 from tests.benchmarks.figures import Figure, Note, run
 
-pytestmark = pytest.mark.unit
-
 ROWS = {"idle": "at rest", "pods": "beside others", "cycles": "again and again"}
 
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
-import pytest
 import yaml
 
 from tests.kubeflow_trainer import crd_name, webhook_configurations
-
-pytestmark = pytest.mark.unit
 
 MANIFESTS = """
 apiVersion: v1

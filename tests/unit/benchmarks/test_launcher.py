@@ -15,8 +15,6 @@ from tests.benchmarks.figures import Figure, Note, percentile, ratio
 from tests.benchmarks.scores import Trio
 from tests.benchmarks.tallies import Outcome, Start
 
-pytestmark = pytest.mark.unit
-
 
 def judged(rows: Iterator[Figure | Note]) -> dict[str, Figure]:
     return {row.name: row for row in rows if isinstance(row, Figure)}

@@ -18,7 +18,7 @@ from tests.benchmarks.decisions import TimedGateway
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi
 
-pytestmark = [pytest.mark.unit, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 # Launchers that look at the cluster often.
 OFTEN = functools.partial(decisions.Launcher, poll_seconds=0.05)

@@ -17,8 +17,6 @@ from tests.unit.launcher.conftest import asked, fallback
 from tests.unit.launcher.trace import LONGEST, Trace, several
 from tests.unit.launcher.world import EPOCH, TICK, TRAINING_SECONDS, Machine
 
-pytestmark = pytest.mark.unit
-
 
 class Calm(TalliedWorld):
     """Nodes arrive at `arrivals`, in seconds after the start: ready at once, complete `whole` seconds later.

@@ -12,8 +12,6 @@ from tests.benchmarks import local_cloud
 from tests.benchmarks.figures import Figure
 from tests.shipped import shipped
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> list[str]:

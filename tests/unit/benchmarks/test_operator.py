@@ -16,8 +16,6 @@ from tests.integration.sweeps import history
 from tests.integration.sweeps.kills import MOMENTS, Kill, Outcome, Result
 from trainyard.operator import names as n
 
-pytestmark = pytest.mark.unit
-
 # Jobs of the first ten, and the first ones that wait for the queues `later-0` and `later-1`.
 RESUMED, SUSPENDED, SUCCEEDED, STARTED, WAITING = (
     "suspended-0",

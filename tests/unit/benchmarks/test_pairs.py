@@ -7,8 +7,6 @@ import pytest
 
 from tests.benchmarks.pairs import paired_ratio
 
-pytestmark = pytest.mark.unit
-
 
 def test_a_ratio_that_never_changes_has_no_width_however_the_machine_drifts() -> None:
     drift = np.linspace(1.0, 5.0, 30)

@@ -14,8 +14,6 @@ from tests.benchmarks import trainer
 from tests.benchmarks.figures import Figure, Note
 from tests.benchmarks.trainer import end_rows, gpu_rows, save_rows, start_rows, step_rows
 
-pytestmark = pytest.mark.unit
-
 Rows = Iterator[Figure | Note]
 
 

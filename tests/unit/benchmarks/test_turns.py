@@ -8,8 +8,6 @@ import pytest
 
 from tests.benchmarks.turns import LEAST, in_turns, middle
 
-pytestmark = pytest.mark.unit
-
 WAYS = ("ours", "bare", "again")
 
 

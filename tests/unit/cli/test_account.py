@@ -15,7 +15,6 @@ from trainyard.cli.arguments import parse
 from trainyard.cli.dispatch import run
 from trainyard.stack_files import StackFileError
 
-pytestmark = pytest.mark.unit
 CLOUD = {"generation": "g1", "deployerArn": "arn:aws:iam::123456789012:user/deployer"}
 
 

@@ -11,8 +11,6 @@ from tests.unit.emulator import REGION, Cloud
 from tests.unit.infra.changing import stack_file
 from trainyard.cli.existing_resources import with_existing_resources
 
-pytestmark = pytest.mark.unit
-
 OURS = "arn:aws:iam::123456789012"
 DEPLOYER = f"{OURS}:user/deployer"
 

@@ -20,8 +20,6 @@ from trainyard.cli.completion import script, suggestions
 from trainyard.cli.dispatch import ACCOUNT_CHECKS, LOCAL_COMMANDS
 from trainyard.stack_files import names
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).parents[3]
 # A make variable of the environment stands for them, or make has nothing for them.
 BY_VARIABLE = ("-v", "--no-preflight", "--json", "-f", "process")

@@ -24,8 +24,6 @@ from trainyard.cli.errors import CommandError
 from trainyard.preflight import command
 from trainyard.preflight.__main__ import run
 
-pytestmark = pytest.mark.unit
-
 OUTPUTS = {"clusterName": "trainyard-dev", "region": "us-west-2"}
 
 

@@ -12,8 +12,6 @@ from local.plugins.provider import DeleteRequest, ProviderError, ReadRequest
 from tests.unit.emulator import REGION, Cloud
 from trainyard.cli.deleted_cluster import gone_cluster
 
-pytestmark = pytest.mark.unit
-
 OBJECT = {"type": "kubernetes:core/v1:Namespace", "id": "training"}
 # A port that nothing listens on.
 KUBECONFIG = {

@@ -17,8 +17,6 @@ from trainyard.cli import commands
 from trainyard.cli.errors import CommandError
 from trainyard.cli.sweep import stack_tags
 
-pytestmark = pytest.mark.unit
-
 
 class Emptied:
     """An engine whose stack has no resources any more."""

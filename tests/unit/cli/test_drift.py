@@ -9,8 +9,6 @@ import pytest
 
 from trainyard.cli.drift import Drift, describe, find_drift
 
-pytestmark = pytest.mark.unit
-
 URN = (
     "urn:pulumi:local::trainyard::trainyard:karpenter:Pools$kubernetes:karpenter.sh/v1:NodePool::pools-small"
 )

@@ -19,8 +19,6 @@ from trainyard.cli.command_lock import turn
 from trainyard.cli.engine import ROOT, Engine, EngineError
 from trainyard.cli.engine_run import Interrupted, run_command
 
-pytestmark = pytest.mark.unit
-
 # Ends in order when it is asked to, or else when a file named `go` is there.
 SLOW = "trap 'echo cancelled; exit 7' INT; echo started; while [ ! -e go ]; do sleep 0.02; done; echo ended"
 

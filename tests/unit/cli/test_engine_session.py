@@ -17,8 +17,6 @@ from local.cluster.record import Process, read_stat
 from trainyard.cli.engine_run import run_command
 from trainyard.cli.engine_session import MARK, Session, end_recorded, started
 
-pytestmark = pytest.mark.unit
-
 # As pulumi does, it starts its children in process groups of their own; one of them does not heed SIGTERM.
 ENGINE = (
     "set -m; sleep 60 & sh -c \"trap '' TERM; echo \\$\\$ >stubborn; while sleep 0.1; do :; done\" & wait"

@@ -13,8 +13,6 @@ from trainyard.cli.errors import CommandError
 from trainyard.cli.existing_resources import has_existing_cluster, with_existing_resources
 from trainyard.cli.stack_file import for_local_cloud
 
-pytestmark = pytest.mark.unit
-
 STACK: dict[str, Any] = {
     "config": {
         "aws:region": REGION,

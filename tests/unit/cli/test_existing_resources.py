@@ -22,8 +22,6 @@ from trainyard.preflight.checks import examine
 from trainyard.preflight.findings import WARNING
 from trainyard.stack_files import find, read
 
-pytestmark = pytest.mark.unit
-
 STACK: dict[str, Any] = {
     "config": {
         "aws:region": "us-west-2",

@@ -25,8 +25,6 @@ from trainyard.cli.pool_checks import (
 from trainyard.k8s import kubeconfig
 from trainyard.k8s.client import ApiError, ApiUnavailable
 
-pytestmark = pytest.mark.unit
-
 P4D = pool(name="p4d", instance_type="p4d.24xlarge", accelerators=8, efa=4)
 CRON: dict[str, Any] = {
     "metadata": {"name": fabric_name_of(P4D)},

@@ -11,8 +11,6 @@ from trainyard.cli import follow
 from trainyard.cli.follow import Follower, FollowError, describe_node, job_result, node_state
 from trainyard.k8s.client import ApiUnavailable
 
-pytestmark = pytest.mark.unit
-
 
 def node(labels: dict[str, str], ready: str = "True", **metadata: Any) -> dict[str, Any]:
     return {

@@ -14,8 +14,6 @@ from trainyard.cli.dispatch import EXPECTED
 from trainyard.cli.errors import CommandError
 from trainyard.cli.make_variables import is_yes, nodes, user_command
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).parents[3]
 
 

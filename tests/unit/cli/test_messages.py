@@ -10,8 +10,6 @@ import pytest
 
 from trainyard.cli.dispatch import message
 
-pytestmark = pytest.mark.unit
-
 
 def test_a_full_disk_is_named_by_its_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINYARD_HOME", str(tmp_path))

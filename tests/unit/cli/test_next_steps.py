@@ -17,8 +17,6 @@ from trainyard.cli.follow import Follower, Result
 from trainyard.cli.make_variables import user_command
 from trainyard.cli.next_steps import places, run_end
 
-pytestmark = pytest.mark.unit
-
 OUTPUTS: dict[str, Any] = {
     "clusterName": "trainyard-dev",
     "region": "us-west-2",

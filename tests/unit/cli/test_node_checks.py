@@ -10,8 +10,6 @@ from components.node_check import cron_spec, name_of
 from tests.unit.components.pools import pool
 from trainyard.cli.pool_checks import BUSY_SECONDS, PATIENCE_SECONDS, Verdict, evaluate, lacking, node_job
 
-pytestmark = pytest.mark.unit
-
 P4D = pool(name="p4d", instance_type="p4d.24xlarge", accelerators=8, efa=4)
 CRON: dict[str, Any] = {
     "metadata": {"name": name_of(P4D)},

@@ -17,8 +17,6 @@ from trainyard.cli.engine import Engine
 from trainyard.cli.follow import Result
 from trainyard.cli.output import CLEAR_ROW, OUTPUT, Output, is_live, status_row
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize(("verbose", "shown"), [(False, ["brief"]), (True, ["all of it"])])
 def test_log_has_every_line_and_screen_the_chosen(

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from trainyard.cli.pending_operations import identities, with_adopted
-
-pytestmark = pytest.mark.unit
 
 KIND = "aws:ecr/repository:Repository"
 URN = f"urn:pulumi:local::trainyard::{KIND}::launcher"

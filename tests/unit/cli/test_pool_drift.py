@@ -16,7 +16,6 @@ from trainyard.cli.errors import CommandError
 from trainyard.cli.pool_drift import NODE_POOL, check_deployed_pools, find_missing
 from trainyard.k8s.client import ApiError, ApiUnavailable
 
-pytestmark = pytest.mark.unit
 CONFIG = {"trainyard:pools": [{"name": "small"}, {"name": "new"}]}
 STATE = {
     "resources": [

@@ -13,8 +13,6 @@ from local.cluster import lifecycle
 from trainyard.cli import aws_commands, commands
 from trainyard.cli.engine import Engine, EngineError
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:

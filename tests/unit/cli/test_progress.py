@@ -4,8 +4,6 @@ import pytest
 
 from trainyard.cli.progress import Filter
 
-pytestmark = pytest.mark.unit
-
 
 def shown(text: str, command: str = "up") -> list[str]:
     kept = Filter(command)

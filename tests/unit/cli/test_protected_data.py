@@ -19,8 +19,6 @@ from trainyard.cli.protected_data import (
     with_deletion_allowed,
 )
 
-pytestmark = pytest.mark.unit
-
 BUCKET, KEY = "aws:s3/bucket:Bucket", "aws:kms/key:Key"
 
 

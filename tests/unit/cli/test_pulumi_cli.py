@@ -18,8 +18,6 @@ from trainyard.cli.engine import EngineError
 from trainyard.cli.engine_run import Interrupted
 from trainyard.cli.output import OUTPUT
 
-pytestmark = pytest.mark.unit
-
 CREATIONS = 60
 # Prints a plan and writes its events, or carries it out; notes its arguments and the passphrase.
 PULUMI = """#!/usr/bin/env python3

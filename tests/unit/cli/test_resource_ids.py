@@ -13,8 +13,6 @@ from tests.unit.emulator import Cloud
 from tests.unit.plugins_aws.stack import TRUST, Stack, policy
 from trainyard.cli.resource_ids import BY_INPUT, COMPOSED, EC2_LISTED, Finder
 
-pytestmark = pytest.mark.unit
-
 # Types that are made once more without harm, and why.
 HARMLESS = {
     "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup": "it exists with its VPC; creating sets its rules",

@@ -7,8 +7,6 @@ import pytest
 from trainyard.cli.errors import CommandError
 from trainyard.cli.runs import no_run, start_run
 
-pytestmark = pytest.mark.unit
-
 
 def test_a_stack_without_a_run_says_how_to_start_one() -> None:
     assert "make submit STACK=dev" in no_run("dev", "aws", {"launcherManifest": "{}"})

@@ -14,8 +14,6 @@ from trainyard.cli.stack_file import check_name, for_local_cloud, runs_trainjobs
 from trainyard.preflight.access import check_public_ranges
 from trainyard.stack_files import StackFileError, find, read
 
-pytestmark = pytest.mark.unit
-
 SOURCES = {"karpenterChart": "/m/karpenter", "karpenterCrdChart": "/m/karpenter-crd"}
 SHIPPED = shipped()
 DEPLOYER = "arn:aws:iam::123456789012:user/deployer"

@@ -13,8 +13,6 @@ from trainyard.cli.engine import engine_summary
 from trainyard.cli.output import OUTPUT
 from trainyard.cli.summary import EngineSummary, PlanSummary, RunSummary, deletion_total, planned_totals
 
-pytestmark = pytest.mark.unit
-
 # All lines of an `up` of the stack `local` on an empty machine.
 RECORDED = Path(__file__).with_name("recorded_up.txt").read_text().splitlines()
 MAX_LINES = 60

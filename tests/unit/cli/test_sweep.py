@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-import pytest
-
 from components.documents import tags as program
 from infra.settings import PROJECT
 from tests.unit.emulator import REGION, Cloud
 from trainyard.cli.sweep import stack_tags, sweep
-
-pytestmark = pytest.mark.unit
 
 
 def launch(account: Cloud, cluster: str) -> str:

@@ -15,8 +15,6 @@ from trainyard.cli.runs import STARTED_RUN, deleted_job_message, read_changed_se
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError
 
-pytestmark = pytest.mark.unit
-
 
 def pool(name: str) -> dict[str, Any]:
     return {"type": NODE_POOL, "urn": name, "inputs": {"metadata": {"name": name}}}

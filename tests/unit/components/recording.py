@@ -11,7 +11,6 @@ from typing import Any
 from unittest.mock import patch
 
 import pulumi
-import pytest
 from pulumi.runtime import mocks
 from pulumi.runtime.proto.callback_pb2 import Callback
 from pulumi.runtime.proto.source_pb2 import StackTrace
@@ -23,11 +22,6 @@ from tests.unit.pulumi_sdk import LOOP, isolated
 ACCOUNT = "123456789012"
 HERE = Account(id=ACCOUNT, region="us-west-2")
 TIMEOUT_SECONDS = 120
-# The marks of a module that deploys resources of AWS. The SDK imports the old names of what it exports.
-MARKS = [
-    pytest.mark.unit,
-    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
-]
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,7 @@ from components.encryption import Encryption, EncryptionArgs
 from components.identity import NodeRoles, NodeRolesArgs
 from components.karpenter import Karpenter, KarpenterArgs
 from components.network import Network, NetworkArgs
-from tests.unit.components.recording import ACCOUNT, HERE, MARKS, Recorded, addon_default, deploy
-
-pytestmark = pytest.mark.unit
+from tests.unit.components.recording import ACCOUNT, HERE, Recorded, addon_default, deploy
 
 TAGS = {"trainyard:stack": "test"}
 GROUPS = (control_plane_group("mine"), flow_logs_group("mine"))

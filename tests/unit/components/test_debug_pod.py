@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from components.debug_pod import DebugPod, DebugPodArgs
 from tests.unit.components.recording import deploy
-
-pytestmark = pytest.mark.unit
 
 IMAGE = "registry.example/tools@sha256:" + "0" * 64
 

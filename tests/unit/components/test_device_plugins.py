@@ -14,8 +14,6 @@ from infra import eks_registry
 from tests.unit.components.pools import CPU, TRAINIUM, pool
 from tests.unit.components.recording import Recorded, deploy
 
-pytestmark = pytest.mark.unit
-
 GPU, EFA, NEURON = "nvidia.com/gpu", "vpc.amazonaws.com/efa", "aws.amazon.com/neuron"
 IMAGES = {
     GPU: "nvcr.io/nvidia/k8s-device-plugin:v0.19.3",

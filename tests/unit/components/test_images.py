@@ -6,8 +6,6 @@ import pytest
 
 from components.documents.images import mirrored
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize(
     ("image", "found"),

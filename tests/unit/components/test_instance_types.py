@@ -17,8 +17,6 @@ import pytest
 from components.documents import efa
 from components.documents.instance_types import TYPES, InstanceType
 
-pytestmark = pytest.mark.unit
-
 
 @functools.cache
 def instance_types() -> dict[str, Any]:

@@ -8,8 +8,6 @@ import pytest
 
 from components.operators import render
 
-pytestmark = pytest.mark.unit
-
 DEFINITION = """apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata:

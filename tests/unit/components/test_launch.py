@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import pytest
-
 from components.documents.launch import job_spec, launch_request, manifest
 from tests.unit.components.pools import pool
 from tests.unit.components.runs import RESOLVED, candidate, run
 from trainyard.k8s import names
-
-pytestmark = pytest.mark.unit
 
 
 def test_the_request_says_what_the_launcher_must_know() -> None:

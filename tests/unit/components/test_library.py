@@ -23,14 +23,12 @@ from components.network import Network, NetworkArgs
 from components.pools import Pools, PoolsArgs
 from components.training import launcher_rules
 from infra import components_reference
-from tests.unit.components.recording import HERE, MARKS, Recorded, deploy
+from tests.unit.components.recording import HERE, Recorded, deploy
 from tests.unit.policies.building import made
 from trainyard.policies import waivers
 from trainyard.policies.evaluate import evaluate
 from trainyard.policies.model import Stack
 from trainyard.policies.rules import ALL
-
-pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "library"

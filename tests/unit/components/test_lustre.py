@@ -15,9 +15,7 @@ from components.lustre import (
     NewFileSystem,
     S3Link,
 )
-from tests.unit.components.recording import ACCOUNT, MARKS, Recorded, deploy
-
-pytestmark = pytest.mark.unit
+from tests.unit.components.recording import ACCOUNT, Recorded, deploy
 
 KEY = f"arn:aws:kms:us-west-2:{ACCOUNT}:key/data"
 SYSTEM = "aws:fsx/lustreFileSystem:LustreFileSystem"

@@ -15,8 +15,6 @@ from components.documents import instance_types, user_data
 from tests.unit.components.crd import problems
 from tests.unit.components.test_pool_objects import pool, spec
 
-pytestmark = pytest.mark.unit
-
 TCP_WARNING = "the Lustre client is not set up for EFA, the file system will be reached over TCP"
 COMMANDS = ("dnf", "modinfo", "modprobe", "lnetctl", "lustre_rmmod", "ip")
 ROUTES = "default via 10.0.0.1 dev ens5 proto dhcp src 10.0.0.9 metric 512\ndefault via 10.0.0.1 dev ens6 metric 522"

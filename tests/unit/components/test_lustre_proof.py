@@ -12,10 +12,8 @@ from components.documents.pool import Pool
 from components.lustre import LustreProof, LustreProofArgs
 from components.warm_nodes import deployment, warm_pod_affinity
 from tests.unit.components.pools import CPU, pool
-from tests.unit.components.recording import MARKS, Recorded, deploy
+from tests.unit.components.recording import Recorded, deploy
 from trainyard.k8s import names
-
-pytestmark = pytest.mark.unit
 
 POD = "kubernetes:core/v1:Pod"
 IMAGE = "registry.example/trainer@sha256:" + "0" * 64

@@ -11,9 +11,7 @@ import pytest
 
 from components.documents.vpc import KNOWN, private_endpoints, service_name
 from components.network import FlowLogSettings, Network, NetworkArgs
-from tests.unit.components.recording import ACCOUNT, HERE, MARKS, Recorded, Resource, deploy
-
-pytestmark = pytest.mark.unit
+from tests.unit.components.recording import ACCOUNT, HERE, Recorded, Resource, deploy
 
 TAGS = {"trainyard:stack": "test"}
 KEY = f"arn:aws:kms:us-west-2:{ACCOUNT}:key/logs"

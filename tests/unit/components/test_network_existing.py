@@ -17,9 +17,7 @@ from components.network import (
     Network,
     NetworkArgs,
 )
-from tests.unit.components.recording import ACCOUNT, HERE, MARKS, deploy
-
-pytestmark = pytest.mark.unit
+from tests.unit.components.recording import ACCOUNT, HERE, deploy
 
 TAGS = {"trainyard:stack": "test"}
 PRIVATE = {"us-west-2a": "subnet-a", "us-west-2b": "subnet-b"}

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from components.documents import pods
 from trainyard.k8s import names
-
-pytestmark = pytest.mark.unit
 
 
 def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:

@@ -31,8 +31,6 @@ from trainyard.policies.evaluate import evaluate
 from trainyard.policies.model import Stack
 from trainyard.policies.rules import ALL
 
-pytestmark = pytest.mark.unit
-
 IMAGE = "registry.example/trainer@sha256:" + "0" * 64
 P4D = pool(name="p4d", instance_type="p4d.24xlarge", accelerators=8, efa=4, gigabits=400)
 

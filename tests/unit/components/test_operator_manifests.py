@@ -17,8 +17,6 @@ from components.operators import Operators, OperatorsArgs
 from tests.unit.components.recording import Recorded, deploy
 from trainyard.k8s.names import POD_USER
 
-pytestmark = pytest.mark.unit
-
 WEBHOOKS = (
     "validator.pytorchjob.training-operator.kubeflow.org",
     "validator.tfjob.training-operator.kubeflow.org",

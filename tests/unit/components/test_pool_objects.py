@@ -18,10 +18,8 @@ from components.pools import Placement, PlacementArgs
 from tests.unit.components.crd import problems
 from tests.unit.components.pools import CPU
 from tests.unit.components.pools import pool as stack_pool
-from tests.unit.components.recording import MARKS, deploy
+from tests.unit.components.recording import deploy
 from tests.unit.infra.changing import settings, with_pool
-
-pytestmark = MARKS
 
 EVERY = [
     (facts.name, policy)

@@ -19,8 +19,6 @@ from components.documents.pool import limits, node_class, node_pool
 from tests.unit.components.pools import pool
 from trainyard.k8s import names
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).resolve().parents[3]
 SCOPE = karpenter_iam.Scope(
     account=Account(id="123456789012", region="us-west-2"),

@@ -10,9 +10,7 @@ import pytest
 from components.csi import Csi, CsiArgs
 from components.documents import iam
 from components.storage import ModelBucket, ModelBucketArgs
-from tests.unit.components.recording import ACCOUNT, HERE, MARKS, Recorded, addon_default, deploy
-
-pytestmark = pytest.mark.unit
+from tests.unit.components.recording import ACCOUNT, HERE, Recorded, addon_default, deploy
 
 KEY = f"arn:aws:kms:us-west-2:{ACCOUNT}:key/data"
 ADDON = "aws:eks/addon:Addon"

@@ -23,8 +23,6 @@ from trainyard.operator import names as n
 from trainyard.operator.manifests import DEPLOYMENT as DEPLOYMENT_FILE
 from trainyard.operator.manifests import files
 
-pytestmark = pytest.mark.unit
-
 LAUNCHER = f"registry.example/launcher@sha256:{'1' * 64}"
 TRAINER = f"registry.example/trainer@sha256:{'2' * 64}"
 DEPLOYMENT = ("kubernetes:apps/v1:Deployment", "torchrun-controller:torchrun-system/torchrun-controller")

@@ -16,8 +16,6 @@ from trainyard.operator.api.queue import parse_queue
 from trainyard.operator.observe import Cluster
 from trainyard.operator.queue import build_queue_context, build_trial_pod
 
-pytestmark = pytest.mark.unit
-
 IMAGE = f"registry.example/trainer@sha256:{'0' * 64}"
 TOOLS = f"registry.example/launcher@sha256:{'2' * 64}"
 OTHER = f"registry.example/pytorch@sha256:{'1' * 64}"

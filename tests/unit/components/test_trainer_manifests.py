@@ -14,8 +14,6 @@ from components.operators import KubeflowTrainer, KubeflowTrainerArgs
 from tests.unit.components.recording import deploy
 from trainyard.k8s.names import TRAINER_NAMESPACE
 
-pytestmark = pytest.mark.unit
-
 IMAGES = {TRAINER: "registry.example/trainer:v2.3.0", JOBSET: "registry.example/jobset:v0.12.0"}
 
 

@@ -12,8 +12,6 @@ from tests.unit.components.recording import Recorded, deploy
 from tests.unit.components.runs import RESOLVED, run
 from tests.unit.components.test_network_policies import selects
 
-pytestmark = pytest.mark.unit
-
 
 def training_space(**change: Any) -> Recorded:
     args = TrainingSpaceArgs(trainer_role_arn="arn:aws:iam::123456789012:role/t", after=[], **change)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from components.documents.pool import Pool
 from components.warm_nodes import WarmNodes, WarmNodesArgs, deployment
 from tests.unit.components.pools import CPU, pool
 from tests.unit.components.recording import Recorded, deploy
 from trainyard.k8s import names
-
-pytestmark = pytest.mark.unit
 
 
 def made(*pools: Pool) -> Recorded:

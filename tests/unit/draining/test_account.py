@@ -10,8 +10,6 @@ from components.draining import account_api
 from components.draining.account_api import AccountClient
 from tests.unit.emulator import Cloud
 
-pytestmark = pytest.mark.unit
-
 OWN_TAGS = {"eks:eks-cluster-name": "main"}
 FOREIGN_TAGS = {"eks:eks-cluster-name": "main-2"}
 

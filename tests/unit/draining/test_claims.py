@@ -20,8 +20,6 @@ from components.draining.kinds import (
 )
 from trainyard.k8s.client import ApiError
 
-pytestmark = pytest.mark.unit
-
 APPS, BATCH = "/apis/apps/v1", "/apis/batch/v1"
 
 

@@ -26,8 +26,6 @@ from components.draining.kinds import (
 from components.lustre import LustreProof, LustreProofArgs
 from tests.unit.components.recording import deploy
 
-pytestmark = pytest.mark.unit
-
 OWN = Scope()
 SHARED = Scope(pools=frozenset({"small"}))
 

@@ -12,8 +12,6 @@ from components.draining.cluster_api import DrainError
 from tests.unit.draining.test_steps import Time
 from tests.unit.emulator import Cloud
 
-pytestmark = pytest.mark.unit
-
 
 class Eks:
     """EKS with one protected cluster.

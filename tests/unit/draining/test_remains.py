@@ -8,8 +8,6 @@ from components.draining.cluster_api import DrainError
 from components.draining.steps import remove_remains
 from tests.unit.draining.test_steps import Time
 
-pytestmark = pytest.mark.unit
-
 
 class FakeAccount:
     """An account with an interface that is free after `free_after` rounds, or never if it is None."""

@@ -16,8 +16,6 @@ from tests.unit.emulator import Cloud
 from tests.unit.launcher.api_server import FakeApi, serving
 from trainyard.k8s.client import ApiError, RetryPolicy
 
-pytestmark = pytest.mark.unit
-
 PROPS = {
     "task": "drain",
     "cluster": "main",

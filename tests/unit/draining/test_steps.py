@@ -28,8 +28,6 @@ from components.draining.kinds import (
 )
 from components.draining.steps import Clock, run
 
-pytestmark = pytest.mark.unit
-
 
 class World:
     """A cluster's objects by kind, the account's instances, and a log of the calls.

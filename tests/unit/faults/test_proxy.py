@@ -23,7 +23,6 @@ from trainyard.k8s.client import ApiError, ApiUnavailable, Client, RetryPolicy, 
 from trainyard.k8s.informer import Informer
 
 __all__ = ["api"]
-pytestmark = pytest.mark.unit
 
 PODS = "/api/v1/namespaces/training/pods"
 IMPATIENT = RetryPolicy(timeout=0.0)

@@ -9,8 +9,6 @@ import pytest
 
 from tests.faults.verdict import Leavings, Trained
 
-pytestmark = pytest.mark.unit
-
 CLEAN = Leavings(most=2, at_once=2, bought=2)
 GOOD = Trained(code=0, made=1, nodes=2, counted=2, replicas=2, places=("a", "b"), worlds=("2", "2"))
 

@@ -11,8 +11,6 @@ from tests.integration.graph.model import UNKNOWN
 from tests.integration.graph.recordings import Recording, recorded
 from tests.unit.graph.invented import POD, SUBNET, an_object, one, previewed, state
 
-pytestmark = pytest.mark.unit
-
 
 def state_of(*states: dict[str, Any]) -> Recording:
     return recorded({"resources": list(states)})

@@ -11,8 +11,6 @@ from tests.integration.graph.recordings import Recording
 from tests.integration.graph.upgrades import How, harms
 from tests.unit.graph.invented import SUBNET, a_job, a_pod, one, previewed
 
-pytestmark = pytest.mark.unit
-
 VOLUME = "trainyard:storage:LustreVolume"
 LAUNCHER = "trainyard:training:LauncherJob"
 

@@ -8,8 +8,6 @@ import pytest
 
 from tests.integration.graph.paths import covers, without
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize(
     ("pattern", "path", "is_covered"),

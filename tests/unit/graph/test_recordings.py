@@ -27,8 +27,6 @@ from tests.unit.graph.invented import (
 )
 from trainyard.policies.snapshot import HIDDEN_VALUE, SIGNATURE
 
-pytestmark = pytest.mark.unit
-
 PASSWORD = "correct horse"
 
 

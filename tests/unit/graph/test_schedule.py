@@ -21,8 +21,6 @@ from tests.integration.graph.services import (
     seconds,
 )
 
-pytestmark = pytest.mark.unit
-
 VPC, SUBNET = "aws:ec2/vpc:Vpc", "aws:ec2/subnet:Subnet"
 
 

@@ -24,8 +24,6 @@ from tests.unit.graph.invented import (
     urn,
 )
 
-pytestmark = pytest.mark.unit
-
 
 def harm_lines(before: Recording, now: Recording) -> list[str]:
     return [harm.what for harm in harms(before, now)]

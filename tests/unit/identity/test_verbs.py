@@ -7,8 +7,6 @@ import pytest
 from local.aws.calls import actions_of
 from tests.identity.verbs import DOCUMENTS, UNUSED, USED, role_of
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize("role", sorted(DOCUMENTS))
 def test_every_granted_verb_is_used_or_has_its_reason(role: str) -> None:

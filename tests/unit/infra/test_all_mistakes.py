@@ -19,8 +19,6 @@ from tests.unit.infra.changing import (
     with_existing_cluster,
 )
 
-pytestmark = pytest.mark.unit
-
 WRONG: list[dict[str, Any]] = [
     {"maxNodes": 0},
     {"instanceType": "g5.12xlarg"},

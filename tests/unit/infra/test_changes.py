@@ -40,8 +40,6 @@ from tests.unit.infra.examples import MAKES_EVERYTHING
 from tests.unit.infra.test_settings_arrive import MADE, OTHERWISE
 from tests.unit.infra.whole import shipped
 
-pytestmark = pytest.mark.unit
-
 MARKS = ("in place", "replaces ", "fixed")
 
 

@@ -20,8 +20,6 @@ from tests.unit.infra.changing import EXISTING_LUSTRE, GIVEN_VPC, NOW, POOL, mis
 from tests.unit.infra.whole import in_a_small_checkout, whole
 from trainer.config import Config
 
-pytestmark = pytest.mark.unit
-
 RUN = {"pool": "small", "minNodes": 1, "maxNodes": 4}
 FILES = {"storage": {"lustre": {"mountPath": "/shared"}}}
 

@@ -7,13 +7,9 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from infra.settings import KEYS
 from infra.settings.reference import keys
 from tests.unit.infra.changing import ROOT
-
-pytestmark = pytest.mark.unit
 
 PAGE = ROOT / "docs" / "complaints.md"
 TEXT = PAGE.read_text()

@@ -15,8 +15,6 @@ from infra.settings import Provider, SettingsError, load, read
 from infra.settings.provider import SUPPORTED_KEYS
 from tests.unit.infra.changing import BASE, NOW, POOL, with_
 
-pytestmark = pytest.mark.unit
-
 PROVIDER_KEYS = {
     re.sub(r"_([a-z0-9])", lambda found: found[1].upper(), name)
     for name in set(inspect.signature(ProviderArgs.__init__).parameters) - {"__self__"}

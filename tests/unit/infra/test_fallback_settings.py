@@ -18,8 +18,6 @@ from infra.settings import Training
 from tests.unit.infra.changing import NOW, POOL, ROOT, error_lines, mistakes, settings, with_
 from trainyard.k8s import quantity
 
-pytestmark = pytest.mark.unit
-
 FALLBACKS = "trainyard:training.fallbackPools"
 TRAINER = f"registry.example/trainer@sha256:{'0' * 64}"
 POOLS = [

@@ -14,8 +14,6 @@ from tests.unit.infra.examples import IS_GIVEN_EVERYTHING
 from tests.unit.infra.whole import in_a_small_checkout, whole
 from trainyard.preflight import resource_names
 
-pytestmark = pytest.mark.unit
-
 AWKWARD = "Prod_ML-Cluster-" + "x" * 84
 
 

@@ -11,8 +11,6 @@ from components.documents import instance_types
 from infra.settings import read
 from tests.unit.infra.changing import NOW, ROOT, mistakes, settings, stack_file, with_
 
-pytestmark = pytest.mark.unit
-
 TRAINER = f"registry.example/trainer@sha256:{'0' * 64}"
 V100 = {"name": "old", "instanceType": "p3dn.24xlarge", "zone": "us-west-2b", "maxNodes": 4}
 T4 = {"name": "old", "instanceType": "g4dn.metal", "zone": "us-west-2b", "maxNodes": 4}

@@ -10,8 +10,6 @@ import pytest
 from tests.unit.components.recording import Recorded
 from tests.unit.infra.whole import shipped
 
-pytestmark = pytest.mark.unit
-
 ENTRY = "aws:eks/accessEntry:AccessEntry"
 RIGHTS = "aws:eks/accessPolicyAssociation:AccessPolicyAssociation"
 REMAINS = "pulumi-python:dynamic/drain:Remains"

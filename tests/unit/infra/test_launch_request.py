@@ -17,8 +17,6 @@ from tests.shipped import shipped
 from tests.unit.infra.changing import POOL, settings, stack_file, with_
 from tests.unit.infra.examples import MAKES_EVERYTHING
 
-pytestmark = pytest.mark.unit
-
 IMAGE = f"registry.example/image@sha256:{'0' * 64}"
 RESOLVED = Resolved(
     launcher_image=IMAGE,

@@ -12,8 +12,6 @@ from tests.unit.components.recording import Recorded
 from tests.unit.infra.whole import shipped
 from trainyard.policies.model import rows
 
-pytestmark = pytest.mark.unit
-
 STACKS = ("dev", "large", "p4de-odcr-existing-vpc", "lustre-existing-vpc")
 # What binds a service to this account's resources
 # (https://docs.aws.amazon.com/IAM/latest/UserGuide/confused-deputy.html); keys of log groups go by the group's name.

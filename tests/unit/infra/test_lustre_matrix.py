@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from components.documents import lustre
 from tests.unit.infra.changing import error_lines, with_
 
-pytestmark = pytest.mark.unit
-
 # Written down a second time, from the API reference: (deployment, storage) -> throughput -> (least, step) in GiB.
 OFFERED: dict[tuple[str, str], dict[int, tuple[int, int]]] = {
     ("SCRATCH_2", "SSD"): {200: (1200, 2400)},

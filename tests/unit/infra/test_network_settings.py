@@ -21,8 +21,6 @@ from tests.unit.infra.changing import (
     with_existing_cluster,
 )
 
-pytestmark = pytest.mark.unit
-
 
 def test_existing_vpc_is_read_with_its_zones() -> None:
     network = settings(

@@ -14,8 +14,6 @@ from components.documents import instance_types
 from infra.settings import read
 from tests.unit.infra.changing import NOW, POOL, mistakes, settings, stack_file, with_, with_pool
 
-pytestmark = pytest.mark.unit
-
 ODCR = {"purchase": "reserved", "capacityReservationIds": ["cr-0123456789abcdef0"]}
 SNAPSHOT = {"dataSnapshotId": "snap-0123456789abcdef0"}
 BLOCK = {**ODCR, "reservationType": "capacity-block", "reservationEnds": "2027-01-31T11:30:00Z"}

@@ -17,8 +17,6 @@ from tests.unit.components.recording import Recorded
 from tests.unit.infra.test_stack import GIVEN, settings_of
 from tests.unit.infra.whole import in_a_small_checkout, whole
 
-pytestmark = pytest.mark.unit
-
 MIRROR = "123456789012.dkr.ecr.us-west-2.amazonaws.com/mirror"
 
 

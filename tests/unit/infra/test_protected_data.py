@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import pytest
-
 from tests.shipped import config_of
 from tests.unit.components.recording import Recorded
 from tests.unit.infra.test_stack import settings_of
 from tests.unit.infra.whole import in_a_small_checkout, shipped, whole
-
-pytestmark = pytest.mark.unit
 
 RULES = ("aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule",
          "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule")  # fmt: skip

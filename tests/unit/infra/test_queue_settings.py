@@ -16,8 +16,6 @@ from tests.unit.infra.changing import POOL, mistakes, settings, with_
 from trainyard.k8s import quantity
 from trainyard.operator.api.queue import parse_queue
 
-pytestmark = pytest.mark.unit
-
 DIGEST = f"registry.example/pytorch@sha256:{'0' * 64}"
 AROUND = QueueContext(
     trainer_image=DIGEST,

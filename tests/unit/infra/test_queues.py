@@ -15,8 +15,6 @@ from trainyard.policies.evaluate import evaluate
 from trainyard.policies.model import Resource, Stack
 from trainyard.policies.rules import ALL
 
-pytestmark = pytest.mark.unit
-
 QUEUE = "kubernetes:torchrun.ai/v1alpha1:TorchrunQueue"
 POLICY, ATTACHMENT = "aws:iam/policy:Policy", "aws:iam/rolePolicyAttachment:RolePolicyAttachment"
 DRAIN = ("pulumi-python:dynamic/drain:Drain", "drain")

@@ -21,8 +21,6 @@ from tests.unit.infra.changing import (
 )
 from trainyard.policies.network import is_public
 
-pytestmark = pytest.mark.unit
-
 
 def with_public(*blocks: str) -> dict[str, Any]:
     return with_({"cluster": {"publicAccessCidrs": list(blocks)}})

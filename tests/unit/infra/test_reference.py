@@ -19,8 +19,6 @@ from tests.unit.infra.changing import NOW, POOL, ROOT, settings, with_
 from tests.unit.infra.examples import BOTH
 from trainyard.stack_files import find
 
-pytestmark = pytest.mark.unit
-
 
 def test_the_page_is_current() -> None:
     assert PAGE.read_text() == render(), "run: make reference"

@@ -17,8 +17,6 @@ from tests.unit.infra.changing import NOW, with_
 from tests.unit.infra.whole import in_a_small_checkout, whole
 from tests.unit.repositories import git
 
-pytestmark = pytest.mark.unit
-
 RUN = {"pool": "small", "minNodes": 1, "maxNodes": 4, "runId": "r1"}
 JOB = ("kubernetes:batch/v1:Job", "launch-r1")
 

@@ -15,8 +15,6 @@ from tests.shipped import shipped
 from tests.unit.infra.changing import NOW, ROOT, mistakes, settings, stack_file
 from trainyard.stack_files import find
 
-pytestmark = pytest.mark.unit
-
 SHIPPED = shipped()
 
 

@@ -19,8 +19,6 @@ from tests.unit.components.recording import Recorded, deploy
 from tests.unit.infra.changing import EXISTING_LUSTRE, GIVEN_VPC, NOW
 from tests.unit.infra.whole import in_a_small_checkout, whole
 
-pytestmark = pytest.mark.unit
-
 OPS = "arn:aws:iam::123456789012:role/ops"
 VOLUME_KEY = "arn:aws:kms:us-west-2:123456789012:key/0123abcd-0123-0123-0123-0123456789ab"
 MADE: dict[str, Any] = {

@@ -17,8 +17,6 @@ from infra.settings.reference import keys
 from tests.unit.infra.changing import BASE, NOW
 from tests.unit.infra.examples import BOTH
 
-pytestmark = pytest.mark.unit
-
 # Between them they have every key.
 RIGHT = [*BOTH, BASE]
 

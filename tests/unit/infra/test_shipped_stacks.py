@@ -26,7 +26,6 @@ from trainyard.policies.evaluate import evaluate
 from trainyard.policies.model import Resource, Stack
 
 pytestmark = [
-    pytest.mark.unit,
     # Each stack file takes half a second of processor time; `make check` has those of test_stack.
     pytest.mark.long,
 ]

@@ -26,8 +26,6 @@ from trainyard.policies.evaluate import evaluate
 from trainyard.policies.model import Stack
 from trainyard.policies.tags import TAGGABLE, tags_complete
 
-pytestmark = pytest.mark.unit
-
 GIVEN = {name: f"registry.example/{name}@sha256:{'0' * 64}" for name in ("launcher", "trainer")}
 
 

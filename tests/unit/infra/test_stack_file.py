@@ -16,8 +16,6 @@ from infra.stack_file import load
 from tests.unit.infra.changing import BASE
 from trainyard.stack_files import StackFileError
 
-pytestmark = pytest.mark.unit
-
 
 def written(directory: Path, content: bytes) -> Path:
     path = directory / "Pulumi.dev.yaml"

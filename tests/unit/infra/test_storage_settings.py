@@ -9,8 +9,6 @@ import pytest
 from infra.settings import LustreLink, ServiceAccount
 from tests.unit.infra.changing import EXISTING_LUSTRE, GIVEN_VPC, POOL, mistakes, settings, with_
 
-pytestmark = pytest.mark.unit
-
 
 def with_lustre(**values: Any) -> dict[str, Any]:
     return with_({"storage": {"lustre": values}})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -15,7 +14,6 @@ from trainer.config import Config
 from trainer.contract import TrainerError
 from trainyard.k8s.names import TRAINER_OPTIONS
 
-pytestmark = pytest.mark.unit
 TRAINING = {"pool": "small", "minNodes": 1, "maxNodes": 2}
 IMAGE = f"registry.example/trainer@sha256:{'0' * 64}"
 # Values that are valid for every kind of option, so only the option names are checked.

@@ -15,8 +15,6 @@ from launcher.request import Request
 from tests.unit.infra.changing import NOW, POOL, mistakes, settings, with_
 from tests.unit.infra.test_launch_request import request_of as request_of_training
 
-pytestmark = pytest.mark.unit
-
 RESERVED = [
     *(
         "RANK",

@@ -9,8 +9,6 @@ import pytest
 from components.documents import versions
 from local.tools import OPTIONAL_TOOLS, TOOLS
 
-pytestmark = pytest.mark.unit
-
 PINS = {name: value for name, value in vars(versions).items() if name.isupper() and isinstance(value, str)}
 # docs/decisions/0007: no published file names a digest of these.
 BY_TAG = {

@@ -20,8 +20,6 @@ from tests.unit.infra.changing import (
     with_existing_cluster,
 )
 
-pytestmark = pytest.mark.unit
-
 TODAY = NOW.date()
 RUN = {"pool": "small", "minNodes": 1, "maxNodes": 4}
 

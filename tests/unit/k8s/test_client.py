@@ -10,8 +10,6 @@ from tests.unit.launcher.api_server import QUICK, FakeApi, serving
 from trainyard.k8s import eks
 from trainyard.k8s.client import ApiError, ApiUnavailable, RetryPolicy
 
-pytestmark = pytest.mark.unit
-
 POOLS = "/apis/karpenter.sh/v1/nodepools"
 POOL = f"{POOLS}/small"
 BUSY = (503, {}, b"not json")

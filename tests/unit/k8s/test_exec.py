@@ -16,8 +16,6 @@ from trainyard.k8s.exec import Execution
 from trainyard.kubectl.cluster import explained
 from trainyard.kubectl.output import PluginError
 
-pytestmark = pytest.mark.unit
-
 
 def execution(pods: Pods, *command: str, stdin: bool = False) -> Execution:
     return Execution(rest(pods), "team", "pod", "torchrun", command, stdin=stdin)

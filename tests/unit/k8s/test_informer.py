@@ -16,8 +16,6 @@ from tests.unit.launcher.api_server import FakeApi, Fault, serving, until
 from trainyard.k8s.client import ApiError, ApiUnavailable, RetryPolicy
 from trainyard.k8s.informer import Informer, ListWatch, UnreadableObject
 
-pytestmark = pytest.mark.unit
-
 NODES = "/api/v1/nodes"
 PARTS = 8
 SEQUENCES = 25  # in each part

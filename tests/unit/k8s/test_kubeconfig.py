@@ -22,8 +22,6 @@ from trainyard.k8s import kubeconfig, package
 from trainyard.k8s.client import ApiUnavailable, RetryPolicy
 from trainyard.k8s.kubeconfig import NoLogin
 
-pytestmark = pytest.mark.unit
-
 
 def write(directory: Path) -> None:
     """Kubeconfigs of two clusters whose entries have the same names, one without a context, and an empty one."""

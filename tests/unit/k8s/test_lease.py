@@ -6,8 +6,6 @@ import pytest
 
 from trainyard.k8s.lease import Holding, Observed, Standing, evaluate
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize(
     ("found", "before", "later", "standing"),

@@ -7,11 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from trainyard.k8s import names
-
-pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("infra", "components", "launcher", "trainyard", "local")

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from trainyard.k8s.stream import MalformedResponse, lines, read_list
 
-pytestmark = pytest.mark.unit
-
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),

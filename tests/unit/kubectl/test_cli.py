@@ -15,7 +15,6 @@ from trainyard.kubectl import complete
 from trainyard.kubectl.cli import job_name, namespace_name, object_name, parser
 from trainyard.operator import names as n
 
-pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[3]
 SUBMIT = ("submit", "--queue", "q", "--gpus", "8")
 

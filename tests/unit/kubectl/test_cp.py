@@ -27,8 +27,6 @@ from trainyard.kubectl.output import PluginError
 from trainyard.operator import names as n
 from trainyard.workspace.archive import Member
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def cluster(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> Cluster:

@@ -20,7 +20,6 @@ from trainyard.kubectl.cluster import explained
 from trainyard.kubectl.output import PluginError
 from trainyard.operator import names as n
 
-pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[3]
 
 

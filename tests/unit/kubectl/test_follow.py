@@ -15,7 +15,6 @@ from trainyard.kubectl import logs
 from trainyard.kubectl.logs import node_rank_problem
 from trainyard.operator.names import LABEL_INDEX
 
-pytestmark = pytest.mark.unit
 WORDS = [
     ("logs", "one", "--node-rank", "9"),
     ("logs", "-f", "one", "--node-rank", "9"),

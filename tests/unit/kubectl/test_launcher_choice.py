@@ -15,7 +15,6 @@ from trainyard.kubectl.launcher_choice import script_reader
 from trainyard.operator import names as n
 from trainyard.workspace.sync_pod import Store
 
-pytestmark = pytest.mark.unit
 QUEUE = manifest("TorchrunQueue", "q", {"nodeResources.gpus": 8})["spec"]
 DIGEST = "sha256:" + "0" * 64
 Dry = Callable[..., tuple[int, dict[str, object], str]]

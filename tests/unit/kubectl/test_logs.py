@@ -18,7 +18,6 @@ from trainyard.kubectl.logs import log_container
 from trainyard.operator import names as n
 from trainyard.operator.names import LABEL_INDEX
 
-pytestmark = pytest.mark.unit
 KEPT = {
     **{"attempt": 0, "nodeRank": 1, "rank": 9, "pod": "one-0-1-abcde", "node": "ip-10-0-0-7"},
     **{"exitCode": 137, "meaning": "SIGKILL, often out of memory", "error": "FileNotFoundError: 'nope'"},

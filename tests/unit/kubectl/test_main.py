@@ -20,7 +20,6 @@ from trainyard.kubectl import upload
 from trainyard.kubectl.__main__ import main
 from trainyard.operator import names as n
 
-pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[3]
 ONE = (*SUBMIT, "x")
 

@@ -10,8 +10,6 @@ from infra import credential_names
 from tests.unit.kubectl.plugin_api import JOBS, SUBMIT, Run, TorchrunApi, only_line
 from trainyard.kubectl import manifest
 
-pytestmark = pytest.mark.unit
-
 
 def test_submit_warns_of_variables_that_shells_drop(api: TorchrunApi, run: Run) -> None:
     api.queue("q")

@@ -18,7 +18,7 @@ import yaml
 from trainyard.kubectl import output
 from trainyard.kubectl.onefile import NEEDED, build
 
-pytestmark = [pytest.mark.unit, pytest.mark.long]
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[3]
 
 

@@ -22,7 +22,6 @@ from trainyard.operator import names as n
 from trainyard.operator.api.crd import torchrun_job
 from trainyard.workspace.sync_pod import Store
 
-pytestmark = pytest.mark.unit
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 

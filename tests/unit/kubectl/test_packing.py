@@ -20,8 +20,6 @@ from trainyard.kubectl.packing import packing
 from trainyard.workspace import selection
 from trainyard.workspace.archive import Archive, pack
 
-pytestmark = pytest.mark.unit
-
 
 def options(workspace: Path | None, **more: object) -> argparse.Namespace:
     return argparse.Namespace(workspace=None if workspace is None else str(workspace), max_size=512, **more)

@@ -26,7 +26,6 @@ from trainyard.operator import names as n
 from trainyard.workspace.bucket import parse_url
 from trainyard.workspace.sync_pod import Store
 
-pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[3]
 
 

@@ -18,7 +18,6 @@ from trainyard.workspace.archive import pack
 from trainyard.workspace.errors import WorkspaceError
 from trainyard.workspace.sync_pod import Store
 
-pytestmark = pytest.mark.unit
 WORKSPACE = {"digest": "sha256:" + "0" * 64, "sizeBytes": 1}
 ABSENT = [{"type": n.QUEUE_FOUND, "status": "False", "reason": n.REASON_QUEUE_NOT_FOUND, "message": "gone"}]
 UNKNOWN_TO_ALL = {

@@ -18,8 +18,6 @@ from tests.unit.launcher.conftest import asked
 from tests.unit.launcher.test_capacity import NOW
 from trainyard.k8s import names
 
-pytestmark = pytest.mark.unit
-
 BACKENDS = ("pytorchjob", "trainjob")
 OWNER = Owner(name="launch-r1", uid="u")
 

@@ -23,8 +23,6 @@ from tests.unit.launcher.conftest import DOCUMENT
 from tests.unit.launcher.test_capacity import NOW, node, placeholder, seen
 from trainyard.k8s import names
 
-pytestmark = pytest.mark.unit
-
 HOUR = 3600
 DRAINED = 2400
 

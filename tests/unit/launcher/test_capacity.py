@@ -18,8 +18,6 @@ from launcher.request import Request
 from tests.unit.launcher.conftest import asked
 from trainyard.k8s import names
 
-pytestmark = pytest.mark.unit
-
 Object = dict[str, Any]
 NOW = 1_800_000_000.0
 OWNER = Owner(name="launch-r1", uid="o")

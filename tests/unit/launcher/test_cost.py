@@ -27,8 +27,6 @@ from tests.unit.launcher.test_loop_restarts import JOB, put_outcome, put_worker
 from tests.unit.launcher.test_metrics import scraped
 from trainyard.k8s import names
 
-pytestmark = pytest.mark.unit
-
 ZONE = "us-west-2b"
 PRICES = {
     Offering("g5.12xlarge", ZONE, "on-demand"): 7.2,

@@ -6,7 +6,6 @@ import pytest
 
 from launcher.errors import describe, error_line, is_consequence
 
-pytestmark = pytest.mark.unit
 AGENT = (
     "E1126 16:39:57.046000 71 {}torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1)"
 )

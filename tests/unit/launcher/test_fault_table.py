@@ -8,10 +8,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = (ROOT / "docs" / "faults.md").read_text()
 ROWS = dict(re.findall(r"^\| ([LC]\d+) \|.*\| ([^|]+) \|$", TEXT, re.MULTILINE))

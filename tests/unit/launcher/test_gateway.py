@@ -26,8 +26,6 @@ from tests.unit.launcher.cluster import CLAIMS, JOBS, NODES, PODS, POOLS, put_cl
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, ApiUnavailable, RetryPolicy
 
-pytestmark = pytest.mark.unit
-
 POOL = f"{POOLS}/small"
 BUSY = (503, {}, b"not json")
 

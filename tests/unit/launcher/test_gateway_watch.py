@@ -28,8 +28,6 @@ from tests.unit.launcher.cluster import JOBS, NODES, PODS, put_claim, put_node, 
 from tests.unit.launcher.test_gateway import built
 from trainyard.k8s import kubeconfig, names
 
-pytestmark = pytest.mark.unit
-
 NOW = 1_800_000_000.0
 SOURCES = 7
 

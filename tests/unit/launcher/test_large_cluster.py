@@ -25,7 +25,7 @@ from tests.unit.launcher.program import launched, scrape, value
 from trainyard.k8s import names
 from trainyard.k8s.client import RetryPolicy
 
-pytestmark = [pytest.mark.unit, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 LARGE = (256, 2000)
 MEGABYTE = 1e6

@@ -16,8 +16,6 @@ from tests.unit.launcher.conftest import asked
 from trainyard.k8s.client import ApiUnavailable, RetryPolicy
 from trainyard.k8s.lease import Lost, Standing
 
-pytestmark = pytest.mark.unit
-
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/training/leases/launch-r1"
 OWNER = Owner(name="launch-r1", uid="job-uid")
 

@@ -23,8 +23,6 @@ from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, RetryPolicy
 from trainyard.k8s.informer import Informer, ListWatch, _key
 
-pytestmark = pytest.mark.unit
-
 EVENTS = "/api/v1/namespaces/training/events"
 JOB = "/apis/batch/v1/namespaces/training/jobs/launch-r1"
 PLACEHOLDER = {"trainyard.dev/run": "r1", "trainyard.dev/role": "placeholder"}

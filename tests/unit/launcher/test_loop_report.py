@@ -15,8 +15,6 @@ from tests.unit.launcher.cluster import CLAIMS, put_claim
 from tests.unit.launcher.conftest import asked
 from tests.unit.launcher.test_loop import hurried
 
-pytestmark = pytest.mark.unit
-
 LAST = Report(state="waiting", nodes=0, of=4, claims=1, reason="1 node is starting (small-abc)")
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from launcher.progress import loads
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi
@@ -15,8 +13,6 @@ from tests.unit.launcher.test_gateway import states
 from tests.unit.launcher.test_lease import LEASE
 from tests.unit.launcher.test_loop import EVENTS, hurried
 from trainyard.k8s import names
-
-pytestmark = pytest.mark.unit
 
 JOB = f"{cluster.JOBS}/train-r1"
 BEGAN = 1_800_000_000.0

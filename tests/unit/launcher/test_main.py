@@ -17,8 +17,6 @@ from tests.unit.launcher.conftest import DOCUMENT
 from tests.unit.launcher.program import ROOT
 from trainyard.k8s import names
 
-pytestmark = pytest.mark.unit
-
 
 def test_main_with_a_wrong_request_reports_each_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     document = copy.deepcopy(DOCUMENT)

@@ -20,8 +20,6 @@ from launcher.manifests import Owner
 from launcher.request import Request
 from tests.unit.launcher.conftest import DOCUMENT, asked, fallback
 
-pytestmark = pytest.mark.unit
-
 GOLDEN = Path(__file__).parent / "golden.yaml"
 OWNER = Owner(name="launch-r1", uid="0f1e")
 

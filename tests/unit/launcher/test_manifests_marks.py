@@ -7,8 +7,6 @@ import pytest
 from launcher.manifests import JsonObject, add_mark, mark, read_marks
 from tests.unit.launcher.kubernetes_objects import node
 
-pytestmark = pytest.mark.unit
-
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
 KEY = mark("team", "r1")

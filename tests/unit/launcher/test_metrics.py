@@ -26,8 +26,6 @@ from tests.unit.launcher.test_loop import hurried
 from tests.unit.launcher.test_metrics_counters import refusal
 from trainyard.k8s import kubeconfig, names
 
-pytestmark = pytest.mark.unit
-
 HOST = "127.0.0.1"
 BEGAN = 1_800_000_000.0
 SMALL = {"run": "r1", "pool": "small"}

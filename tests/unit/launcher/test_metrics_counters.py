@@ -20,8 +20,6 @@ from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.test_capacity import NOW, node, seen
 from trainyard.k8s import names
 
-pytestmark = pytest.mark.unit
-
 
 class Refusal(NamedTuple):
     pool: str

@@ -17,8 +17,6 @@ from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.test_capacity import NOW, node, placeholder, pod, seen, warm
 from trainyard.k8s import names
 
-pytestmark = pytest.mark.unit
-
 Object = dict[str, Any]
 BARE = {"cpu": "47810m", "memory": "180Gi", "nvidia.com/gpu": "0"}
 

@@ -15,8 +15,6 @@ from tests.unit.launcher.conftest import asked
 from tests.unit.launcher.test_capacity import NOW, node
 from trainyard.k8s import names
 
-pytestmark = pytest.mark.unit
-
 EVERY = ("master-0", "worker-0", "worker-1")
 
 

@@ -13,8 +13,6 @@ from launcher.observe import NodePool
 from launcher.request import Request
 from tests.unit.launcher.test_capacity import NOW, node, placeholder, seen
 
-pytestmark = pytest.mark.unit
-
 
 def warning(
     name: str, message: str = "", reason: str = "InsufficientCapacityError", at: float = NOW

@@ -14,8 +14,6 @@ from launcher.request import RequestError, parse_request
 from tests.unit.launcher.conftest import asked, fallback
 from trainyard.k8s import names, quantity
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).parents[3]
 
 

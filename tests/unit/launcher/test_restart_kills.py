@@ -13,8 +13,6 @@ from tests.unit.launcher.trace import Trace
 from tests.unit.launcher.world import EPOCH, Machine, World
 from trainyard.k8s import names
 
-pytestmark = pytest.mark.unit
-
 BACKENDS = PYTORCHJOB, TRAINJOB = ("pytorchjob", "trainjob")
 # `make check` kills the launcher at each eighth point, `make test` at all of them.
 STRIDE = 8

@@ -19,8 +19,6 @@ from tests.unit.launcher.conftest import asked, fallback
 from tests.unit.launcher.test_capacity import NOW, OWNER, node, placeholder, seen
 from trainyard.k8s import names
 
-pytestmark = pytest.mark.unit
-
 LATE = initial_progress(NOW - 300)
 
 

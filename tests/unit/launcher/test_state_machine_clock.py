@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from launcher import node_release, state_machine
 from launcher.actions import End, Memory, Start, Step
 from launcher.observe import Claim
@@ -15,8 +13,6 @@ from tests.unit.launcher.conftest import asked
 from tests.unit.launcher.test_capacity import NOW, node, seen
 from tests.unit.launcher.test_state_machine_attempts import at
 from trainyard.k8s import names
-
-pytestmark = pytest.mark.unit
 
 HOUR = 3600
 BACK = NOW - HOUR

@@ -16,8 +16,6 @@ from launcher.progress import initial_progress
 from launcher.request import Request
 from tests.unit.launcher.test_capacity import NOW, node, seen
 
-pytestmark = pytest.mark.unit
-
 
 def worker(on: str, *, placed: float, started: float | None) -> Pod:
     """A worker of run r1, its moments in seconds after NOW; one that has not started waits for its image."""

@@ -19,8 +19,6 @@ from tests.unit.launcher.test_outcome import job
 from tests.unit.launcher.test_state_machine_attempts import of
 from trainyard.k8s import names
 
-pytestmark = pytest.mark.unit
-
 Object = dict[str, Any]
 RETRYING = asked(maxRestarts=3)
 STARTED = dataclasses.replace(initial_progress(NOW - 500), training_uid="t", idle_node_seconds=40.0)

@@ -18,8 +18,6 @@ from tests.unit.launcher.conftest import asked
 from tests.unit.launcher.test_capacity import NOW, node, placeholder, seen
 from tests.unit.launcher.test_node_release import BARE, claim
 
-pytestmark = pytest.mark.unit
-
 # An idle core takes a fraction of 50 ms for 256 nodes; the rest is for a busy machine.
 LONGEST_MS = 500.0
 

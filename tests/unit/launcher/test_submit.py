@@ -12,8 +12,6 @@ from launcher.request import RequestError
 from launcher.submit import main, read_manifest, with_range
 from trainyard.k8s import names
 
-pytestmark = pytest.mark.unit
-
 
 def test_submit_sets_the_range_and_refuses_a_wrong_one(document: dict[str, Any]) -> None:
     document["runId"] = None

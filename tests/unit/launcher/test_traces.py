@@ -16,7 +16,7 @@ from tests.unit.launcher.trace import FINAL, Trace, several
 from tests.unit.launcher.world import EPOCH, TICK
 from trainyard.k8s import names
 
-pytestmark = [pytest.mark.unit, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 TRACES = 240
 TRAINJOB_TRACES = 48

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from trainyard.cli import sweep
 from trainyard.preflight.leftovers.leftover import CLUSTER_TAGS, OWNED
 from trainyard.preflight.leftovers.search import READERS
 
-pytestmark = pytest.mark.unit
 # EKS and IAM delete these: the group with the cluster, the others with Pulumi's resources.
 NOT_SWEPT = {"Auto Scaling group", "IAM role", "IAM policy", "OIDC provider"}
 

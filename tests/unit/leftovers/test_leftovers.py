@@ -17,7 +17,6 @@ from trainyard.preflight.leftovers import __main__, services
 from trainyard.preflight.leftovers.leftover import Leftover
 from trainyard.preflight.leftovers.search import READERS, Search, search
 
-pytestmark = pytest.mark.unit
 Maker = Callable[[Cloud, dict[str, str]], str]
 STACK, PROTECTED = stack(protectData=False), stack(protectData=True)
 SIMILAR = {**TAGS, "trainyard:stack": "train-two"}

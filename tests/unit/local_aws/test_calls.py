@@ -12,8 +12,6 @@ from botocore.exceptions import ClientError
 from local.aws.calls import actions_of, calls
 from tests.unit.emulator import Cloud
 
-pytestmark = pytest.mark.unit
-
 GRANT = {"Effect": "Allow", "Action": ["sqs:ListQueues", "ec2:DescribeVpcs"], "Resource": "*"}
 
 

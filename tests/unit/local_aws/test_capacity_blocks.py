@@ -11,8 +11,6 @@ from local.aws.account import ACCOUNT_ID
 from tests.unit.emulator import REGION, Cloud
 from tests.unit.local_aws.test_fleets import Launcher
 
-pytestmark = pytest.mark.unit
-
 TYPE, ZONE = "p5.48xlarge", "us-west-2b"
 HOUR = timedelta(hours=1)
 

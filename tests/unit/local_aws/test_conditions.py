@@ -9,8 +9,6 @@ import pytest
 
 from tests.unit.local_aws.test_fleets import Launcher
 
-pytestmark = pytest.mark.unit
-
 HARDWARE = "AcceleratedHardwareReady"
 
 

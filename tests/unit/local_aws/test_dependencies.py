@@ -7,8 +7,6 @@ import json
 import pytest
 from botocore.exceptions import ClientError
 
-pytestmark = pytest.mark.unit
-
 
 def refused(call, code="DependencyViolation"):
     with pytest.raises(ClientError) as error:

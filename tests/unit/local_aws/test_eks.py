@@ -8,8 +8,6 @@ from datetime import date
 import pytest
 from botocore.exceptions import ClientError
 
-pytestmark = pytest.mark.unit
-
 
 def code_of(error):
     return error.value.response["Error"]["Code"]

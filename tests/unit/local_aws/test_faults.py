@@ -8,8 +8,6 @@ import pytest
 
 from local.aws.faults import TEXTS, BadPlan, Plan
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize(
     ("key", "value", "message"),

@@ -10,8 +10,6 @@ from urllib.error import HTTPError
 import pytest
 from botocore.exceptions import ClientError
 
-pytestmark = pytest.mark.unit
-
 TYPE = "g5.12xlarge"
 
 

@@ -12,8 +12,6 @@ from botocore.exceptions import ClientError
 
 from tests.unit.emulator import Cloud
 
-pytestmark = pytest.mark.unit
-
 TCP = {"IpProtocol": "tcp"}
 PORTS = [{**TCP, "FromPort": 988, "ToPort": 988}, {**TCP, "FromPort": 1018, "ToPort": 1023}]
 

@@ -13,8 +13,6 @@ from botocore.exceptions import ClientError
 from tests.unit.emulator import Cloud
 from tests.unit.local_aws.test_fsx import Site
 
-pytestmark = pytest.mark.unit
-
 TYPE = "g5.12xlarge"
 MISMATCH = {
     "ec2": "IdempotentParameterMismatch",

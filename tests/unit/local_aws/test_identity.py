@@ -19,8 +19,6 @@ from botocore.exceptions import ClientError
 from components.documents import karpenter_iam
 from local.aws.account import ACCOUNT_ID
 
-pytestmark = pytest.mark.unit
-
 BUCKET = "models"
 
 

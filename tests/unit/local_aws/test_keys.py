@@ -12,8 +12,6 @@ from botocore.exceptions import ClientError
 from tests.unit.emulator import Cloud
 from tests.unit.local_aws.test_fsx import Site
 
-pytestmark = pytest.mark.unit
-
 DELETED, DISABLED = "KMSInvalidStateException", "DisabledException"
 
 

@@ -18,7 +18,7 @@ from boto3.s3.transfer import TransferConfig
 from local.home import CHECKOUT, Home
 from tests.unit.emulator import Cloud, FakeSupervisor
 
-pytestmark = [pytest.mark.unit, pytest.mark.emulator, pytest.mark.long]
+pytestmark = [pytest.mark.emulator, pytest.mark.long]
 MODEL = os.urandom(24 * 2**20)
 PARTS = TransferConfig(multipart_chunksize=6 * 2**20, max_concurrency=4)
 CYCLES, GROWTH_MEGABYTES, MEGABYTES = 3, 30, 300

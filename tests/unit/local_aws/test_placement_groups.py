@@ -7,8 +7,6 @@ from botocore.exceptions import ClientError
 
 from tests.unit.local_aws.test_fleets import TYPE, Launcher
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def ec2(cloud):

@@ -8,8 +8,6 @@ import pytest
 
 from local.aws.policy import Request, evaluate, evaluate_for
 
-pytestmark = pytest.mark.unit
-
 
 def allowed(statements, action="s3:GetObject", resource="arn:aws:s3:::b/k", **context):
     keys = {

@@ -10,8 +10,6 @@ from botocore.exceptions import ClientError
 
 from tests.unit.emulator import Cloud
 
-pytestmark = pytest.mark.unit
-
 TYPE = "g5.12xlarge"
 INVALID = "InvalidParameterValue"
 DAY = timedelta(days=1)

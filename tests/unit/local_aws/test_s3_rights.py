@@ -11,7 +11,7 @@ from components.documents import checkpoints, iam
 from tests.unit.emulator import REGION, Cloud
 from trainer.stores import PART_BYTES, StoreError, destination
 
-pytestmark = [pytest.mark.unit, pytest.mark.emulator, pytest.mark.usefixtures("over_http")]
+pytestmark = [pytest.mark.emulator, pytest.mark.usefixtures("over_http")]
 
 BUCKET = "models"
 PLACE = f"s3://{BUCKET}/{checkpoints.PREFIX}/r1"

@@ -14,8 +14,6 @@ from botocore.exceptions import ClientError
 
 from tests.unit.emulator import Cloud
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def cloud(cloud: Cloud, over_http: None) -> Cloud:

@@ -13,8 +13,6 @@ from local.aws import volume_keys
 from tests.unit.emulator import Cloud
 from tests.unit.local_aws.test_fleets import Launcher, queue_of_rule
 
-pytestmark = pytest.mark.unit
-
 ROLE = "arn:aws:iam::123456789012:role/karpenter"
 OPERATIONS = ["CreateGrant", "Decrypt", "DescribeKey", "GenerateDataKeyWithoutPlaintext", "ReEncryptFrom"]
 USE = ["kms:CreateGrant", "kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKey*", "kms:ReEncrypt*"]

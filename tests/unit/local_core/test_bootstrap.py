@@ -19,8 +19,6 @@ import pytest
 from local import bootstrap
 from tests.benchmarks.local_cloud import DOWNLOADS
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:

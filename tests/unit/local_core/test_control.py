@@ -16,8 +16,6 @@ from local.cluster.supervisor import Supervisor, child_environment
 from local.cluster.usage import descendants, everything
 from local.home import Home
 
-pytestmark = pytest.mark.unit
-
 CLUSTER = {
     "name": "c1",
     "version": "1.35",

@@ -25,8 +25,6 @@ from local.cluster.pki import Authority, Pair
 from local.cluster.record import read_stat
 from local.home import Home
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:

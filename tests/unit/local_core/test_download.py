@@ -25,8 +25,6 @@ from tests.unit.local_core.test_tools import SAMPLE, Machine, locked_at, machine
 
 __all__ = ["machine"]  # the fixture
 
-pytestmark = pytest.mark.unit
-
 URL = "https://example.org/v1.2.3/sample-linux.tar.gz"
 MACHINE = os.uname().machine
 PROGRAMS = {"sample": "bin/one", "sample-two": "bin/two", "sample-start": "start"}

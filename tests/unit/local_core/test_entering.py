@@ -12,8 +12,6 @@ import pytest
 from local.home import Home
 from local.tools.scripts import write_script
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:

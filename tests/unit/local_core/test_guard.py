@@ -21,8 +21,6 @@ from local.guard import (
 from local.home import BY_MAKE, CHECKOUT, STARTED, Home
 from trainyard.cli.engine import Engine
 
-pytestmark = pytest.mark.unit
-
 RECORD = {
     "pid": 1,
     "startTime": 2,

@@ -23,8 +23,6 @@ from local.home import (
 )
 from local.tools.registry import cache_directory
 
-pytestmark = pytest.mark.unit
-
 
 def test_the_home_is_the_given_directory_then_the_variable_then_the_checkouts(tmp_path: Path) -> None:
     variable = {"TRAINYARD_HOME": str(tmp_path / "variable")}

@@ -22,8 +22,6 @@ from local.cluster.lifecycle import CloudError
 from local.cluster.record import Process, parse_stat, read_stat, stat_fields
 from local.home import Home
 
-pytestmark = pytest.mark.unit
-
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 

@@ -11,8 +11,6 @@ import pytest
 from local.home import Home
 from local.tools.scripts import write_plugin
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:

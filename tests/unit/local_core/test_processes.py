@@ -7,12 +7,8 @@ import sys
 import textwrap
 from pathlib import Path
 
-import pytest
-
 from local.cluster.processes import describe, last_line
 from local.home import CHECKOUT
-
-pytestmark = pytest.mark.unit
 
 PRELUDE = """
 import ctypes, os, signal, sys, threading, time

@@ -11,8 +11,6 @@ import pytest
 
 from local.standard_output import CLOSED_PIPE
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).parents[3]
 FULL = "error: standard output: No space left on device\n"
 

@@ -28,8 +28,6 @@ from local.tools import (
 )
 from local.tools.tool import OnPath, Tool, exactly, parse_version
 
-pytestmark = pytest.mark.unit
-
 SAMPLE = Tool(
     name="sample",
     module="example.org/sample",

@@ -16,8 +16,6 @@ from local.nodes.api import Api, ApiError, ApiUnavailable, Informer, epoch, time
 from tests.unit.launcher.api_server import FakeApi, serving
 from tests.unit.nodes.event_loop import in_event_loop
 
-pytestmark = pytest.mark.unit
-
 PODS = "/api/v1/pods"
 OWN = "/api/v1/namespaces/n/pods"
 

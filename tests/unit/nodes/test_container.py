@@ -8,8 +8,6 @@ import pytest
 
 from local.nodes import container
 
-pytestmark = pytest.mark.unit
-
 
 async def no_command(_argv: list[str], _timeout: float) -> int:
     raise AssertionError("not an exec probe")

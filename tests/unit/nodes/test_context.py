@@ -14,8 +14,6 @@ from local.nodes.context import Tasks
 from local.nodes.pod import Pods
 from tests.unit.nodes.event_loop import in_event_loop
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,6 @@ from local.nodes.node import (
     running_plugins,
 )
 
-pytestmark = pytest.mark.unit
-
 IMAGES = {
     GPU: "nvcr.io/nvidia/k8s-device-plugin:v0.19.3@sha256:0",
     EFA: "602401143452.dkr.ecr.us-west-2.amazonaws.com/eks/aws-efa-k8s-device-plugin:v0.5.20",

@@ -4,8 +4,6 @@ import pytest
 
 from local.nodes.dockerfile import parse
 
-pytestmark = pytest.mark.unit
-
 TWO_STAGES = """
 # syntax=docker/dockerfile:1
 ARG VERSION=3.11

@@ -6,13 +6,9 @@ import asyncio
 import copy
 from typing import Any
 
-import pytest
-
 from local.nodes.api import ApiError
 from local.nodes.csi import ACCOUNTS, CSI_DRIVERS, CSI_NODES, NODES, Drivers
 from tests.unit.nodes.event_loop import in_event_loop
-
-pytestmark = pytest.mark.unit
 
 FSX_TAINT = {"key": "fsx.csi.aws.com/agent-not-ready", "effect": "NoExecute"}
 GPU_TAINT = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}

@@ -8,8 +8,6 @@ import pytest
 from local.nodes import environment
 from local.nodes.environment import Facts, MissingReference
 
-pytestmark = pytest.mark.unit
-
 CONFIG = {"conf": {"data": {"colour": "blue", "size": "3"}}}
 SECRETS = {"pass": {"data": {"key": base64.b64encode(b"secret").decode()}}}
 

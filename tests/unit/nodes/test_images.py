@@ -8,8 +8,6 @@ import pytest
 
 from local.nodes.images import Images, Program, PullError, simulated
 
-pytestmark = pytest.mark.unit
-
 REPOSITORY = "123456789012.dkr.ecr.us-west-2.amazonaws.com/trainer"
 
 

@@ -13,8 +13,6 @@ import pytest
 from local.nodes.logs import Clock
 from tests.unit.nodes.kubelet_server import client_tls, serving
 
-pytestmark = pytest.mark.unit
-
 LOGS = "/containerLogs/training/one/main"
 
 

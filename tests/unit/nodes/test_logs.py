@@ -10,8 +10,6 @@ from local.nodes.container import read_end
 from local.nodes.kubelet import log_request
 from local.nodes.logs import Clock, Request
 
-pytestmark = pytest.mark.unit
-
 
 def read(clock: Clock, wanted: Request) -> bytes:
     async def collect() -> bytes:

@@ -6,8 +6,6 @@ import pytest
 
 from local.nodes import network
 
-pytestmark = pytest.mark.unit
-
 
 def pod(name: str, ip: str, ready: bool = True, phase: str = "Running", **spec: Any) -> dict[str, Any]:
     return {

@@ -12,8 +12,6 @@ from local.nodes.api import timestamp
 from local.nodes.node import ALL_DEVICES, NO_DEVICES
 from tests.unit.infra.changing import settings, with_
 
-pytestmark = pytest.mark.unit
-
 
 def instance(**changes: Any) -> dict[str, Any]:
     return {

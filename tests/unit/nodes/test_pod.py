@@ -24,8 +24,6 @@ from local.nodes.process import Ended
 from local.nodes.volumes import PodVolumes
 from tests.unit.nodes.event_loop import in_event_loop
 
-pytestmark = pytest.mark.unit
-
 ACCOUNT = "123456789012"
 NOWHERE = f"{ACCOUNT}.dkr.ecr.us-west-2.amazonaws.com/never:built"
 PATH = "/api/v1/namespaces/n/pods/p"

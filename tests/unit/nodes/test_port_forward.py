@@ -20,8 +20,6 @@ from local.nodes.process import listens_on_loopback
 from tests.unit.nodes.event_loop import SECONDS, in_event_loop
 from tests.unit.nodes.kubelet_server import client_tls, serving
 
-pytestmark = pytest.mark.unit
-
 UPGRADE = (
     "POST /portForward/training/one HTTP/1.1\r\nHost: node\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
     "X-Stream-Protocol-Version: portforward.k8s.io\r\nContent-Length: 0\r\n\r\n"

@@ -13,8 +13,6 @@ from local.nodes import images
 from local.tools import ToolError
 from trainyard.cli import commands
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

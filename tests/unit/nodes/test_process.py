@@ -13,8 +13,6 @@ from local.cluster.record import read_stat
 from local.nodes.process import SANDBOX, Ended, Process
 from local.nodes.status import KILLED
 
-pytestmark = pytest.mark.unit
-
 
 def test_process_is_found_by_its_id_and_start_time(tmp_path: Path) -> None:
     me = os.getpid()

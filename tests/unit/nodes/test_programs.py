@@ -15,8 +15,6 @@ import yaml
 
 from local.nodes import images
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -18,8 +18,6 @@ from local.nodes import csi
 from local.nodes.csi import Provisioner, Refused
 from tests.unit.emulator import Cloud
 
-pytestmark = pytest.mark.unit
-
 CLASS = {
     "parameters": {"type": "gp3", "encrypted": "true"},
     "reclaimPolicy": "Delete",

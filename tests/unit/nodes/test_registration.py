@@ -14,8 +14,6 @@ from local.nodes.context import Tasks
 from local.nodes.registration import NODES, Registration
 from tests.unit.nodes.event_loop import in_event_loop
 
-pytestmark = pytest.mark.unit
-
 INSTANCE = {
     "instanceId": "i-1",
     "instanceType": "m6i.large",

@@ -23,8 +23,6 @@ from local.nodes.remote import CLOSE, PROTOCOLS, RESIZE, STATUS, STDERR, STDIN, 
 from tests.unit.nodes.event_loop import SECONDS, in_event_loop
 from tests.unit.nodes.kubelet_server import client_tls, serving
 
-pytestmark = pytest.mark.unit
-
 EXEC, ATTACH = "exec/training/one/main", "attach/training/one/main"
 SPDY = {"Upgrade": "SPDY/3.1", "Connection": "Upgrade"}
 Client = Callable[[aiohttp.ClientWebSocketResponse], Awaitable[None]]

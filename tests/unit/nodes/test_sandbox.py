@@ -24,7 +24,6 @@ from local.nodes.process import Ended, Process
 from local.nodes.volumes import PodVolumes, find_unreadable
 
 pytestmark = [
-    pytest.mark.unit,
     pytest.mark.skipif(
         os.geteuid() != 0, reason="an ordinary user's sandboxes need the cloud's user namespace"
     ),

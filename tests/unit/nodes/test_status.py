@@ -7,8 +7,6 @@ import pytest
 from local.nodes import status
 from local.nodes.status import ContainerState
 
-pytestmark = pytest.mark.unit
-
 
 def running(name: str = "c", ready: bool = True) -> ContainerState:
     state = ContainerState(name, "image")

@@ -13,8 +13,6 @@ from local.nodes.environment import Facts, MissingReference
 from local.nodes.images import Program
 from local.nodes.volumes import PodVolumes
 
-pytestmark = pytest.mark.unit
-
 
 def facts() -> Facts:
     pod = {"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"containers": []}}

@@ -30,8 +30,6 @@ from trainyard.operator.api.permissions import (
 from trainyard.operator.api.queue import QUEUE
 from trainyard.operator.cluster_reader import ClusterReader
 
-pytestmark = pytest.mark.unit
-
 _VOLUMES = ("workspace", "datasets", "checkpoints")
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 

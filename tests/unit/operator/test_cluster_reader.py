@@ -30,8 +30,6 @@ from trainyard.operator import names as n
 from trainyard.operator.cluster_reader import PODS_SECONDS, ClusterReader
 from trainyard.operator.reconciler import READS_PER_SECOND
 
-pytestmark = pytest.mark.unit
-
 NODES = "/api/v1/nodes"
 CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
 NODE_CLASS = "/apis/karpenter.k8s.aws/v1/ec2nodeclasses/p5"

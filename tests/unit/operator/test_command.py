@@ -19,8 +19,6 @@ from trainyard.operator.command import (
 )
 from trainyard.operator.resources import Size
 
-pytestmark = pytest.mark.unit
-
 ALONE = Rendezvous(
     backend="c10d",
     endpoint="localhost:29500",

@@ -34,7 +34,6 @@ from trainyard.operator.index import Key
 from trainyard.operator.metrics import Metrics, serve_liveness
 from trainyard.operator.reconciler import Reconciler
 
-pytestmark = pytest.mark.unit
 JOB = Key(n.JOB_KIND, "team", "vit")
 QUEUE = Key(n.QUEUE_KIND, "team", "h100")
 LEASE_PATH = f"/apis/coordination.k8s.io/v1/namespaces/{n.CONTROLLER_NAMESPACE}/leases/{n.CONTROLLER}"

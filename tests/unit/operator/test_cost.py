@@ -20,8 +20,6 @@ from trainyard.operator.context import JobCost, build_context
 from trainyard.operator.cost import CostMeters
 from trainyard.operator.reconciler import Reconciler
 
-pytestmark = pytest.mark.unit
-
 ON_DEMAND, SPOT = (Offering("p5.48xlarge", "us-west-2b", each) for each in ("on-demand", "spot"))
 PRICES = {ON_DEMAND: 7.2, SPOT: 1.8}
 HOUR = 3600.0

@@ -11,7 +11,6 @@ from tests.unit.operator.life import Life
 from trainyard.operator import names as n
 from trainyard.operator.diagnostics import PATIENCE_SECONDS, SIDECAR_GRACE_SECONDS
 
-pytestmark = pytest.mark.unit
 NO_ROOM = (
     "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint(s). preemption: 0/2 nodes"
 )

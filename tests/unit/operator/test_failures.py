@@ -16,8 +16,6 @@ from trainyard.kubectl import output
 from trainyard.operator import names as n
 from trainyard.operator.failures import FOLLOWING_SETTLE_SECONDS, SETTLE_SECONDS, TAIL_BYTES
 
-pytestmark = pytest.mark.unit
-
 NOW = Api().now
 ERROR = "FileNotFoundError: [Errno 2] No such file or directory: '/data/nope.bin'"
 # What torch 2.15 prints, without some lines of its own traceback.

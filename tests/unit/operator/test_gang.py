@@ -22,7 +22,6 @@ from trainyard.operator.observe import Cluster, KaiQueue
 from trainyard.operator.plan import POLL_SECONDS
 from trainyard.operator.queue import build_queue_context, reconcile_queue
 
-pytestmark = pytest.mark.unit
 BY_KAI = {"scheduling.scheduler": n.KAI_SCHEDULER}
 IN_TEAM = {**BY_KAI, "kaiQueue": "team"}
 ROOM = {"nodeResources.cpus": "96", "nodeResources.memory": "512Gi"}

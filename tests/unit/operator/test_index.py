@@ -16,8 +16,6 @@ from trainyard.operator.index import (
 )
 from trainyard.operator.observe import OVER
 
-pytestmark = pytest.mark.unit
-
 VIT = Key(n.JOB_KIND, "team", "vit")
 QUEUE = Key(n.QUEUE_KIND, "team", "h100")
 DELETED = "2026-11-23T00:00:00Z"

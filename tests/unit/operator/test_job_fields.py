@@ -33,8 +33,6 @@ from trainyard.operator.children import (
 from trainyard.operator.gang import build_pod_group
 from trainyard.operator.resources import InvalidJob
 
-pytestmark = pytest.mark.unit
-
 ONE = {"numGPUs": 8}
 SENT = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
 

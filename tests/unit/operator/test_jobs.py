@@ -16,7 +16,6 @@ from trainyard.operator.context import build_context
 from trainyard.operator.plan import POLL_SECONDS, SCHEDULER_SECONDS, ReconcilePlan
 from trainyard.operator.reconciler import plan_job, reject_request
 
-pytestmark = pytest.mark.unit
 SMALL = {"numGPUs": 8}
 SENT = {"digest": DIGEST, "sizeBytes": 3}
 OTHER = {**SENT, "digest": "sha256:" + "b" * 64}

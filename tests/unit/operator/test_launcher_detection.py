@@ -13,8 +13,6 @@ from trainyard.operator.launcher_detection import detect_launcher
 from trainyard.operator.launcher_flags import find_conflict
 from trainyard.operator.resources import Size
 
-pytestmark = pytest.mark.unit
-
 
 def rows(text: str) -> list[tuple[str, str]]:
     """Return the result and the command of each line."""

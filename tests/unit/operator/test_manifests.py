@@ -21,8 +21,6 @@ from trainyard.operator.api.crd import definitions
 from trainyard.operator.manifests import CHECKOUT, DEPLOYMENT, files, main
 from trainyard.operator.metrics import Metrics
 
-pytestmark = pytest.mark.unit
-
 shipped = cache(files)
 PINNED = "registry.example.com/launcher@sha256:" + "ab" * 32
 

@@ -29,7 +29,6 @@ from trainyard.operator.nodes import (
 )
 from trainyard.operator.queue import build_queue_context, reconcile_queue
 
-pytestmark = pytest.mark.unit
 WAITING = ("Pending", n.REASON_WAITING_FOR_NODES)
 IMPOSSIBLE = ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
 INSUFFICIENT = ("Pending", n.REASON_INSUFFICIENT_CAPACITY)

@@ -15,8 +15,6 @@ from trainyard.operator import names as n
 from trainyard.operator.api.job import parse_job
 from trainyard.operator.api.queue import parse_queue
 
-pytestmark = pytest.mark.unit
-
 INVALID: list[Any] = [
     None, True, -1, 0, 10**30, 1.5, "", " ", "x" * 300, "-1Gi", "1Zi", [], [None], [1], [[]], {}, {"": 1},
 ]  # fmt: skip

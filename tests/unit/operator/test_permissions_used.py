@@ -38,8 +38,6 @@ from trainyard.operator import names as n
 from trainyard.operator.__main__ import LeaseHolder
 from trainyard.operator.index import RESOURCES
 
-pytestmark = pytest.mark.unit
-
 GANG = f"{n.KAI_GROUP}/{n.KAI_POD_GROUP_VERSION}"
 DISK = {"enabled": True, "size": "1Gi", "storageClass": "fsx"}
 SENT = {"digest": "sha256:" + "a" * 64, "sizeBytes": 5}

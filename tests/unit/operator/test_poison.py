@@ -22,7 +22,6 @@ from trainyard.operator.queue import build_queue_context, build_trial_pod
 from trainyard.operator.queue import reconcile_queue as decide_queue
 from trainyard.operator.reconciler import plan_job
 
-pytestmark = pytest.mark.unit
 # One of each JSON type: test_parse.py puts all of INVALID at every place of a spec.
 TYPES: list[Any] = [None, True, 10**30, "x" * 300, [None], {"": 1}]
 # Values of a pod's status and annotations that the API server accepts.

@@ -15,7 +15,6 @@ from trainyard.operator import names as n
 from trainyard.operator.children import owner_reference
 from trainyard.operator.nodes import build_placeholder, build_request, taint_problem
 
-pytestmark = pytest.mark.unit
 POOLED = {"scheduling.pool": "p5"}
 POOL = observe.node_pool({"spec": {}})
 TAINTS = ["team=a:NoSchedule", "old:NoExecute", "soft:PreferNoSchedule", "nvidia.com/gpu:NoSchedule"]

@@ -28,8 +28,6 @@ from trainyard.operator.progress import (
     read_progress,
 )
 
-pytestmark = pytest.mark.unit
-
 NAMES = names.TRAINER_PROGRESS
 
 

@@ -16,8 +16,6 @@ from trainyard.operator.observe import KaiQueue
 from trainyard.operator.plan import POLL_SECONDS
 from trainyard.operator.queue import build_queue_context, build_trial_pod, reconcile_queue
 
-pytestmark = pytest.mark.unit
-
 
 def test_kai_queue_follows_the_finalizer_and_the_queue() -> None:
     life = QueueLife(NAMED).begin()

@@ -39,8 +39,6 @@ from trainyard.operator.gang import build_pod_group
 from trainyard.operator.names import archive_prefix
 from trainyard.operator.resources import InvalidJob, VolumeMissing
 
-pytestmark = pytest.mark.unit
-
 ONE = {"numGPUs": 8}
 SENT = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
 

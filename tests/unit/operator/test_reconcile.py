@@ -44,8 +44,6 @@ from trainyard.operator.context import Condition, merge_conditions
 from trainyard.operator.plan import ReconcilePlan, apply_plan, deletion
 from trainyard.operator.reconciler import Reconciler
 
-pytestmark = pytest.mark.unit
-
 
 def reason(api: FakeApi) -> str:
     return str(api.objects[JOB]["status"]["reason"])

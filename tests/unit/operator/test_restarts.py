@@ -13,8 +13,6 @@ from trainyard.k8s import names
 from trainyard.operator import names as n
 from trainyard.operator.plan import POLL_SECONDS
 
-pytestmark = pytest.mark.unit
-
 
 def test_failed_worker_restarts_the_gang_with_another_id() -> None:
     life = Life().run()

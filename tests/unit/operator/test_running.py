@@ -16,7 +16,6 @@ from trainyard.operator import names as n
 from trainyard.operator.observe import KaiQueue
 from trainyard.operator.plan import POLL_SECONDS
 
-pytestmark = pytest.mark.unit
 OF_EACH_NODE = {"storage.workspace": {"enabled": True, "size": "1Gi"}}
 # What would end an attempt that runs.
 ENDS: dict[str, dict[str, Any]] = {

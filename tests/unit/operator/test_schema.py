@@ -22,8 +22,6 @@ from trainyard.operator.api.resolve import resolve
 from trainyard.operator.api.status import JOB_STATUS, QUEUE_STATUS, fit_status
 from trainyard.operator.context import read_status
 
-pytestmark = pytest.mark.unit
-
 DEFINITIONS = {each["spec"]["names"]["kind"]: each for each in definitions().values()}
 SPECS = {n.QUEUE_KIND: QUEUE, n.JOB_KIND: JOB}
 STATUSES = {n.QUEUE_KIND: QUEUE_STATUS, n.JOB_KIND: JOB_STATUS}

@@ -19,8 +19,6 @@ from trainyard.operator import names as n
 from trainyard.operator.observe import command_exit_code, read_termination_message
 from trainyard.operator.signal_forwarder import MESSAGE_BYTES, wrap_command
 
-pytestmark = pytest.mark.unit
-
 SAVES = """
 import pathlib, signal, sys, time
 place = pathlib.Path(sys.argv[1])

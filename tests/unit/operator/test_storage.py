@@ -15,7 +15,7 @@ from trainyard.operator.observe import KaiQueue
 from trainyard.operator.plan import POLL_SECONDS
 
 KAI = replace(CLUSTER, kai=True, kai_queues={n.KAI_DEFAULT_QUEUE: KaiQueue()})
-pytestmark = pytest.mark.unit
+
 SMALL = {"numGPUs": 8}
 SIZE = {"enabled": True, "size": "1Gi"}
 OWN = {"storage.workspace": SIZE}

@@ -15,7 +15,6 @@ from trainyard.operator import names as n
 from trainyard.operator.context import build_context
 from trainyard.operator.diagnostics import nearby_sync_pods
 
-pytestmark = pytest.mark.unit
 SENT = {"workspace": {"digest": DIGEST, "sizeBytes": 3}}
 SYNC = ("Pod", "vit-sync-0")
 EVICTED = {"phase": "Failed", "reason": "Evicted"}

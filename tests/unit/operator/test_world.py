@@ -26,8 +26,6 @@ from trainyard.operator.nodes import DEADLINE_SECONDS, pool_to_count
 from trainyard.operator.plan import ReconcilePlan
 from trainyard.operator.reconciler import plan_job
 
-pytestmark = pytest.mark.unit
-
 BUDGETS = [0, 1, 3]
 KAI = replace(CLUSTER, kai=True)
 VOLUMES = {

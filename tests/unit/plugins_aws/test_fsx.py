@@ -17,8 +17,6 @@ from tests.unit.plugins_aws.stack import Stack, Values
 if TYPE_CHECKING:
     from local.aws.fsx.store import Store
 
-pytestmark = pytest.mark.unit
-
 SYSTEM = "aws:fsx/lustreFileSystem:LustreFileSystem"
 LINK = "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation"
 GRANT = "aws:kms/grant:Grant"

@@ -16,8 +16,6 @@ from local.plugins.provider import DeleteRequest, InitFailed, ProviderError
 from tests.unit.emulator import Cloud as Emulator
 from tests.unit.plugins_aws.stack import TRUST, Stack, policy
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def local_cloud(deployer: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

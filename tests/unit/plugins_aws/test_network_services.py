@@ -17,8 +17,6 @@ from local.plugins.provider import CheckRequest
 from tests.unit.emulator import Cloud as Emulator
 from tests.unit.plugins_aws.stack import Stack
 
-pytestmark = pytest.mark.unit
-
 ACCOUNT, REGION = "123456789012", "us-west-2"
 HERE = Account(id=ACCOUNT, region=REGION)
 ELSEWHERE = Account(id=ACCOUNT, region="eu-west-1")

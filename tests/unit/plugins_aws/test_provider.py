@@ -25,8 +25,6 @@ from local.plugins.provider import (
 )
 from local.plugins.values import UNKNOWN
 
-pytestmark = pytest.mark.unit
-
 VPC = "aws:ec2/vpc:Vpc"
 ROLE = "aws:iam/role:Role"
 QUEUE = "aws:sqs/queue:Queue"

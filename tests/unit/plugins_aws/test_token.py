@@ -11,8 +11,6 @@ import pytest
 
 from local.plugins.aws import eks_token
 
-pytestmark = pytest.mark.unit
-
 COMMAND = ["--region", "us-west-2", "eks", "get-token", "--cluster-name", "train", "--output", "json"]
 
 

@@ -9,8 +9,6 @@ import pytest
 from local.plugins import sdk
 from local.plugins.values import UNKNOWN
 
-pytestmark = pytest.mark.unit
-
 DEPLOYMENT = "kubernetes:apps/v1:Deployment"
 
 

@@ -29,8 +29,6 @@ from local.plugins.provider import (
 from local.plugins.server import Servicer
 from local.plugins.values import Props, Secret, fill_struct, struct_to_props
 
-pytestmark = pytest.mark.unit
-
 URN = "urn:pulumi:dev::p::my:component$fake:index:Thing::thing"
 
 

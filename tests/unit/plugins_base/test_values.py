@@ -19,8 +19,6 @@ from local.plugins.values import (
     without_secrets,
 )
 
-pytestmark = pytest.mark.unit
-
 
 def over_the_wire(props: dict) -> dict:
     struct = struct_pb2.Struct()

@@ -21,8 +21,6 @@ from local.plugins.provider import (
 )
 from local.plugins.values import UNKNOWN
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).resolve().parents[3]
 URN = "urn:pulumi:dev::p::docker-build:index:Image::img"
 WHO = {"urn": URN, "type": IMAGE, "name": "img"}

@@ -10,8 +10,6 @@ from local.plugins.eks.arguments import CLUSTER, NODE_GROUP, REQUIRED, ami_type,
 from local.plugins.eks.provider import CLUSTER_TOKEN, NODE_GROUP_TOKEN, EksProvider
 from local.plugins.provider import ProviderError
 
-pytestmark = pytest.mark.unit
-
 
 def cluster(**more: Any) -> list[str]:
     return refusals(CLUSTER_TOKEN, CLUSTER, {**REQUIRED, **more})

@@ -17,8 +17,6 @@ from local.plugins.eks.node_group import ManagedNodeGroup
 from local.plugins.eks.resources import Resource
 from tests.unit.pulumi_sdk import isolated
 
-pytestmark = pytest.mark.unit
-
 FACTS: dict[str, Any] = json.loads((Path(__file__).parent / "pulumi-eks-4.4-graph.json").read_text())
 # The recorded program left the component its defaults. Ours switches off groups, entries and add-ons of the component.
 SWITCHED_OFF = re.compile("aws:ec2/securityGroup|aws:eks/(addon|accessEntry):|eks:index:VpcCniAddon")

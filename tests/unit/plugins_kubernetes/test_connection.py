@@ -15,8 +15,6 @@ from local.plugins.kubernetes.cluster import Settings
 from local.plugins.kubernetes.kubeconfig import Token, load
 from local.plugins.provider import ProviderError
 
-pytestmark = pytest.mark.unit
-
 
 def kubeconfig(server: str = "https://127.0.0.1:6443", **context: str) -> str:
     return json.dumps(

@@ -10,8 +10,6 @@ from local.plugins.kubernetes.helm import resource_names
 from local.plugins.kubernetes.helm_command import VALUES, Helm, install_arguments
 from local.plugins.kubernetes.kubeconfig import Connection
 
-pytestmark = pytest.mark.unit
-
 RELEASE = {"name": "k", "namespace": "kube-system", "chart": "./chart"}
 
 

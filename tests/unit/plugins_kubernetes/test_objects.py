@@ -12,8 +12,6 @@ from local.plugins.kubernetes.provider import KubernetesProvider
 from local.plugins.provider import CheckRequest, CheckResult, DiffRequest, DiffResult
 from local.plugins.values import UNKNOWN, Secret
 
-pytestmark = pytest.mark.unit
-
 URN = "urn:pulumi:dev::p::{}::web"
 
 

@@ -9,8 +9,6 @@ import pytest
 from local.plugins.kubernetes.objects import AUTONAMED
 from local.plugins.kubernetes.projection import import_inputs, project_object
 
-pytestmark = pytest.mark.unit
-
 
 def deployment(**container: Any) -> dict[str, Any]:
     return {

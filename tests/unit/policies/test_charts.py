@@ -16,8 +16,6 @@ from trainyard.policies.evaluate import evaluate
 from trainyard.policies.kubernetes import RELEASE
 from trainyard.policies.model import UNKNOWN, Resource, Stack
 
-pytestmark = pytest.mark.unit
-
 # A chart of nobody's: a Deployment with an image by its tag, rights to everything, and a template that gave nothing.
 RENDERED = f"""---
 # Source: buyer/templates/deployment.yaml

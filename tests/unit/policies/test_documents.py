@@ -14,8 +14,6 @@ from trainyard.policies.evaluate import Evaluation, evaluate
 from trainyard.policies.model import Stack
 from trainyard.policies.rules import ALL
 
-pytestmark = pytest.mark.unit
-
 # Between them they have every kind of document: service accounts of users, CSI drivers, Karpenter, flow logs.
 STACKS = ("cpu", "lustre-existing-vpc", "p4d")
 

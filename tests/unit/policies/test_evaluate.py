@@ -22,8 +22,6 @@ from trainyard.policies.model import UNKNOWN, Stack, Undecided, at, resolved
 from trainyard.policies.network import NODE_CLASS
 from trainyard.policies.tags import INSTANCE_PARTS
 
-pytestmark = pytest.mark.unit
-
 TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
 ENCRYPTED = [{"ebs": {"encrypted": "true"}}]
 TAGS = stack_tags("trainyard", "test")

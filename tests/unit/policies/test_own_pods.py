@@ -19,8 +19,6 @@ from trainyard.policies import pods
 from trainyard.policies.evaluate import evaluate
 from trainyard.policies.model import Resource, Rule, Stack
 
-pytestmark = pytest.mark.unit
-
 RULES = [each for each in vars(pods).values() if isinstance(each, Rule)]
 
 

@@ -31,8 +31,6 @@ from trainyard.policies.iam_documents import ROLE
 from trainyard.policies.model import UNKNOWN, Stack
 from trainyard.policies.rules import ALL, AREAS, WITHOUT_RULE
 
-pytestmark = pytest.mark.unit
-
 PAGE = Path(__file__).parents[3] / "docs" / "policies.md"
 RECORDINGS = sorted((Path(__file__).parents[2] / "integration" / "graph" / "states").glob("*/*.json"))
 # Objects of Karpenter's chart, which recordings do not have.

@@ -10,8 +10,6 @@ from tests.integration.policy.terraform_plan import PlanError, by_address, plan,
 from tests.unit.policies.building import made
 from trainyard.policies.model import UNKNOWN, Resource, Stack
 
-pytestmark = pytest.mark.unit
-
 BUCKET = made("aws:s3/bucket:Bucket", "a:b", tags={"Name": "x"}, forceDestroy=True)
 VERSIONING = made(
     "aws:s3/bucketVersioning:BucketVersioning",

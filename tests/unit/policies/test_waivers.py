@@ -14,8 +14,6 @@ from trainyard.policies.kubernetes import ENFORCE, NAMESPACE
 from trainyard.policies.model import UNKNOWN, Resource, Stack
 from trainyard.policies.waivers import WaiverError
 
-pytestmark = pytest.mark.unit
-
 DAEMON_SET = "kubernetes:apps/v1:DaemonSet"
 WAIVER = {"rule": "pod-groups", "type": DAEMON_SET, "name": "dmz-*", "reason": "r", "since": "2026-11-21"}
 MPI = made(

@@ -26,7 +26,6 @@ from tests.unit.preflight.accounts import (
 from trainyard.preflight.checks import Report, examine
 from trainyard.preflight.findings import SKIPPED
 
-pytestmark = pytest.mark.unit
 KEY = "trainyard:cluster.administrators"
 IAM = f"arn:aws:iam::{ACCOUNT}"
 ROLE = f"{IAM}:role/platform"

@@ -25,7 +25,6 @@ from trainyard.preflight.aws import Aws
 from trainyard.preflight.checks import examine
 from trainyard.preflight.findings import WARNING
 
-pytestmark = pytest.mark.unit
 POOL = "trainyard:pools[0]"
 ID, MAX = f"{POOL}.capacityReservationIds[0]", f"{POOL}.maxNodes"
 FIRST, SECOND = "cr-0123456789abcdef0", "cr-0123456789abcdef1"

@@ -29,7 +29,6 @@ from trainyard.preflight.checks import CHECKS, Report, examine
 from trainyard.preflight.findings import SKIPPED, WARNING, Finding
 from trainyard.stack_files import ROOT
 
-pytestmark = pytest.mark.unit
 ROLE = f"arn:aws:iam::{ACCOUNT}:role"
 
 

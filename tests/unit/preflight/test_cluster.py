@@ -24,7 +24,6 @@ from tests.unit.preflight.accounts import (
 )
 from trainyard.preflight.checks import examine
 
-pytestmark = pytest.mark.unit
 KEY, VERSION = "trainyard:cluster.existing", "trainyard:cluster.version"
 ADDONS = "trainyard:cluster.addonVersions"
 OF_CLUSTER = ("existing cluster", "access to the existing cluster", "OIDC provider")

@@ -25,7 +25,6 @@ from trainyard.preflight.checks import examine
 from trainyard.preflight.cluster_objects import ClusterReader
 from trainyard.preflight.findings import WARNING
 
-pytestmark = pytest.mark.unit
 NAME, REPAIR = "trainyard:cluster.existing.name", "trainyard:cluster.nodeRepair"
 OBJECTS, VPC_CNI = "objects in the existing cluster", "VPC CNI of the existing cluster"
 KAI = "KAI Scheduler of the existing cluster"

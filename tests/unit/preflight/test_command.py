@@ -15,8 +15,6 @@ from trainyard.preflight import command
 from trainyard.preflight.aws import Aws
 from trainyard.preflight.leftovers.search import Search
 
-pytestmark = pytest.mark.unit
-
 ENDED = {
     **BASE,
     "trainyard:pools": [

@@ -24,7 +24,6 @@ from tests.unit.preflight.accounts import (
 from trainyard.preflight.egress import check_endpoint_services
 from trainyard.preflight.findings import SKIPPED, WARNING, new_endpoints, required_endpoints
 
-pytestmark = pytest.mark.unit
 KEY = "trainyard:network"
 PRIVATE, PUBLIC = f"{KEY}.privateSubnetIds", f"{KEY}.publicSubnetIds"
 MIRROR = {"mirror": f"123456789012.dkr.ecr.{REGION}.amazonaws.com/mirror"}

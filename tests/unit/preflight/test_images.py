@@ -24,7 +24,6 @@ from trainyard.preflight.checks import Report, examine
 from trainyard.preflight.findings import SKIPPED
 from trainyard.preflight.images import split_reference, used_images
 
-pytestmark = pytest.mark.unit
 AMI = "trainyard:cluster.ami"
 EACH_DEVICE = ({}, {"instanceType": "trn1.32xlarge"}, {"instanceType": "m5.large", "efa": "none"})
 ECR = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com"

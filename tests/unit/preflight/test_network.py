@@ -19,7 +19,6 @@ from tests.unit.preflight.accounts import (
 )
 from trainyard.preflight.findings import WARNING
 
-pytestmark = pytest.mark.unit
 KEY = "trainyard:network"
 PRIVATE = f"{KEY}.privateSubnetIds"
 SUBNET = "subnet-0123456789abcdef0"

@@ -21,7 +21,6 @@ from tests.unit.preflight.accounts import (
 )
 from trainyard.preflight.quotas import ELASTIC_IPS, INTERFACES, VOLUMES, VPCS, Quota, quota_of
 
-pytestmark = pytest.mark.unit
 MAX = "trainyard:pools[0].maxNodes"
 G: Quota = quota_of("g5.12xlarge", "on-demand")  # type: ignore[assignment]
 SYSTEM = "trainyard:cluster.systemNodes"

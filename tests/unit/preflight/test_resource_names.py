@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from infra.settings import Settings
 from tests.unit.emulator import REGION, Cloud
 from tests.unit.preflight.accounts import ACCOUNT, EXISTING, TAGS, Answers, account, findings, stack, tagged
 from trainyard.preflight.checks import CHECKS
 from trainyard.preflight.resource_names import key_aliases, repositories
 
-pytestmark = pytest.mark.unit
 KEY = "trainyard:cluster.name"
 NAMES = [check.name for check in CHECKS if check.name.startswith("free name")]
 

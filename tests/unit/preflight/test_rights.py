@@ -14,7 +14,6 @@ from tests.unit.emulator import REGION, SESSION
 from trainyard.preflight.aws import permission
 from trainyard.stack_files import ROOT
 
-pytestmark = pytest.mark.unit
 PACKAGE = ROOT / "trainyard" / "preflight"
 
 

@@ -11,7 +11,6 @@ from tests.unit.preflight.accounts import TAGS, ExistingVpc, expect, only
 from trainyard.preflight.security_groups import allows_in
 from trainyard.preflight.storage import LUSTRE_PORTS
 
-pytestmark = pytest.mark.unit
 KEY = "trainyard:network.workerSecurityGroupId"
 DISCOVERY = {"karpenter.sh/discovery": "train"}
 ANYWHERE = {"IpRanges": [{"CidrIp": "0.0.0.0/0"}]}

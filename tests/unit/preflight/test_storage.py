@@ -26,7 +26,6 @@ from tests.unit.preflight.accounts import (
 )
 from trainyard.preflight.findings import SKIPPED
 
-pytestmark = pytest.mark.unit
 SNAPSHOT = "trainyard:pools[0].dataSnapshotId"
 KEY = "trainyard:cluster.volumeKey"
 LUSTRE = "trainyard:storage.lustre.existing"

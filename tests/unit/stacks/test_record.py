@@ -10,8 +10,6 @@ import pytest
 from tests.stacks import record
 from tests.stacks.record import Times
 
-pytestmark = pytest.mark.unit
-
 
 def test_times_keep_stores_commit_and_seconds_per_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

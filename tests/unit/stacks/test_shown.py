@@ -16,8 +16,6 @@ from tests.identity.session import is_denied
 from tests.stacks import shown
 from tests.stacks.shown import accounts, debugging, jobs_of_mpi, mounted, queues
 
-pytestmark = pytest.mark.unit
-
 Allowed = Callable[[str, str, str], bool]
 
 

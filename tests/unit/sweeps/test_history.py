@@ -9,7 +9,6 @@ import pytest
 from tests.benchmarks.figures import verdict
 from tests.integration.sweeps.history import BEFORE, Made, differences, figures
 
-pytestmark = pytest.mark.unit
 WHOLE = Made(made=Counter({"Job vit-0 of TorchrunJob": 1, "Pod 0 of vit-0": 1}), left=frozenset({"claim"}))
 
 

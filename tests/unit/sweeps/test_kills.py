@@ -10,8 +10,6 @@ import pytest
 from tests.integration.sweeps import plan
 from tests.integration.sweeps.kills import LONGEST_PAUSE_SECONDS, Kill, Outcome, Result, pause, sample
 
-pytestmark = pytest.mark.unit
-
 
 def outcome(kill: Kill, at: str = "POST /api", wrongs: tuple[str, ...] = ()) -> Outcome:
     return Outcome(kill=kill, commit=plan.commit(), at=at, summary="code 0, 2 nodes", wrongs=wrongs)

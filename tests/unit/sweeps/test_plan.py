@@ -13,8 +13,6 @@ from tests.integration.sweeps import plan
 from tests.integration.sweeps.interrupt import DONE, Counter
 from tests.integration.sweeps.plan import Interruption, Outcome, Result, interruptions
 
-pytestmark = pytest.mark.unit
-
 
 def outcome(left: tuple[str, ...] = (), down: int = 0) -> Outcome:
     interruption = Interruption(command="up", at=3)

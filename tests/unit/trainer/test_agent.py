@@ -7,8 +7,6 @@ import pytest
 from trainer.contract import Exit, TrainerError
 from trainer.world import check_restarts, will_restart_processes
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize(
     ("environ", "again"),

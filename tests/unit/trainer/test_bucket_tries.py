@@ -9,8 +9,6 @@ from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutErr
 
 from trainer.stores import Bucket, PlaceError, StoreError
 
-pytestmark = pytest.mark.unit
-
 
 class S3:
     def __init__(self, code: str) -> None:

@@ -12,8 +12,6 @@ from trainer.checkpoint.owner import Owner
 from trainer.checkpoint.write import delete_step, delete_surplus, delete_unfinished
 from trainer.stores import Directory, Store, StoreError
 
-pytestmark = pytest.mark.unit
-
 FINISHED, REMAINS = (1, 2, 3), 4
 
 

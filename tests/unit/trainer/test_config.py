@@ -7,8 +7,6 @@ import pytest
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
 
-pytestmark = pytest.mark.unit
-
 
 def refused(arguments: list[str], environ: dict[str, str]) -> str:
     with pytest.raises(TrainerError) as caught:

@@ -11,7 +11,7 @@ from trainer.config import Config
 from trainer.consistency import _PER_NODE, common_settings, describe_workload, differences
 from trainer.workloads import load
 
-pytestmark = [pytest.mark.unit, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 
 def test_processes_that_agree_differ_in_nothing() -> None:

@@ -11,7 +11,6 @@ from trainer import contract
 from trainer.config import Config
 from trainyard.k8s import names
 
-pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[3]
 
 

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from trainer import data
 from trainer.data import Cursor, epoch_order, micro_batches
 
-pytestmark = pytest.mark.unit
-
 counts = st.integers(1, 100)
 batch_sizes = st.integers(1, 40)
 worlds = st.integers(1, 8)

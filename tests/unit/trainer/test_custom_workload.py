@@ -19,8 +19,6 @@ from trainer.config import Config
 from trainer.contract import Exit, TrainerError
 from trainer.workloads.custom import CustomWorkload, load
 
-pytestmark = pytest.mark.unit
-
 Sample = tuple[Tensor, Tensor]
 
 

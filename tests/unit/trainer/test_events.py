@@ -19,8 +19,6 @@ from tests.unit.trainer.records import ALARM, BEGAN, CHECKPOINT, END, EVALUATION
 from trainer.metrics.files import FLUSH_SECONDS, EventFile
 from trainer.metrics.record import Record
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).parents[3]
 
 

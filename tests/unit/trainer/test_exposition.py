@@ -22,8 +22,6 @@ from trainer.metrics.exposition import PREFIX, Exposition
 from trainer.metrics.record import Record
 from trainyard.k8s import names
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).parents[3]
 HOST = "127.0.0.1"
 

@@ -20,8 +20,6 @@ from trainer.fabric_check import (
 )
 from trainer.world import World
 
-pytestmark = pytest.mark.unit
-
 P4D = Requirements(instance_type="p4d.24xlarge", gpus=8, efa=4, gigabits=400)
 # Lines of NCCL 2.30 and aws-ofi-nccl 1.14, shortened.
 EFA_LOG = """\

@@ -19,8 +19,6 @@ from torch.distributed.elastic.multiprocessing.subprocess_handler import Subproc
 from trainer.forked_workers import ForkedWorker, fork_workers
 from trainer.log_copy import using_store
 
-pytestmark = pytest.mark.unit
-
 SECONDS = 30.0
 
 

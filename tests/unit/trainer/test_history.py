@@ -13,8 +13,6 @@ from tests.unit.trainer.records import EVALUATION, START, STEP, training
 from trainer.metrics.files import read_history
 from trainer.metrics.record import Record, to_line
 
-pytestmark = pytest.mark.unit
-
 
 def lines(*attempts: list[Record]) -> list[str]:
     return [to_line(record) for each in attempts for record in each]

@@ -14,8 +14,6 @@ from tests.unit.trainer.records import START, STEP
 from trainer.metrics.hub import Metrics, open_metrics
 from trainer.metrics.record import Record, to_line
 
-pytestmark = pytest.mark.unit
-
 HOST = "127.83.1.1"
 
 

@@ -18,8 +18,6 @@ from trainer.contract import REVISION
 from trainyard.k8s import names
 from trainyard.operator.api.queue import WORKING_DIRECTORY
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = ROOT / "trainer" / "Dockerfile"
 USER = names.POD_USER

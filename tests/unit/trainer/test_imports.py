@@ -7,8 +7,6 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize(
     ("modules", "forbidden"),

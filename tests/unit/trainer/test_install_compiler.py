@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.unit
-
 SCRIPT = Path(__file__).parents[3] / "trainer" / "install-compiler.sh"
 DEBIAN = 'ID=debian\nVERSION_ID="12"\n'
 PINNED = ["gcc=4:12.2.0-*", "libc6-dev=2.36-*"]

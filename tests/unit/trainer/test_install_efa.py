@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 pytestmark = [
-    pytest.mark.unit,
     pytest.mark.skipif(
         not all(map(shutil.which, ("gpg", "gpgv", "curl"))),
         reason="the image installs them; here they are missing",

@@ -11,8 +11,6 @@ from trainer.contract import Exit, TrainerError
 from trainer.entrypoint import launch_options, main, pod_exit_code
 from trainer.world import World, check_batch, check_expected
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture(autouse=True)
 def _handlers() -> Iterator[None]:

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from trainer.checkpoint import layout
 from trainer.checkpoint.layout import MANIFEST, File, Manifest, Tensor
 
-pytestmark = pytest.mark.unit
-
 SHA = "0" * 64
 
 

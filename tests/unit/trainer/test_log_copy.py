@@ -14,8 +14,6 @@ from trainer.config import Config
 from trainer.log_copy import HeadAndTail
 from trainer.stores import Directory
 
-pytestmark = pytest.mark.unit
-
 # What the first process of a worker does: it and a child print, then it ends, or hangs.
 PROGRAM = """
 import subprocess, sys, time

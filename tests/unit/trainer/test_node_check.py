@@ -16,8 +16,6 @@ from trainer import node
 from trainer.node import Cuda, Node, inspect_node, run_fi_info
 from trainer.node_check import Expected, faults, main, summary
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).parents[3]
 P4D = Expected(instance_type="p4d.24xlarge", resource="nvidia.com/gpu", devices=8, efa=4, lustre="/fsx")
 WHOLE = Node(

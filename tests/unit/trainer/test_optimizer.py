@@ -10,7 +10,7 @@ from torch import nn
 
 from trainer.optimizer import Recipe, learning_rate, make
 
-pytestmark = [pytest.mark.unit, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 
 def recipe(warmup: int = 0) -> Recipe:

@@ -19,8 +19,6 @@ from trainer.contract import Exit, TrainerError
 from trainer.process import Process
 from trainer.stores import Directory, StoreError
 
-pytestmark = pytest.mark.unit
-
 
 class Clock:
     """Time that passes when somebody sleeps; `meanwhile` is what others do while they do."""

@@ -16,8 +16,6 @@ from trainer.contract import Exit
 from trainer.metrics.files import History, read_history
 from trainer.metrics.record import Record, Start, to_line
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).parents[3]
 
 

@@ -9,7 +9,7 @@ from trainer import parallel
 from trainer.contract import Exit, TrainerError
 from trainer.parallel import FP32, check_build, choose, set_precision
 
-pytestmark = [pytest.mark.unit, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,6 @@ from tests.unit.trainer.records import COMMON, END, EVERY, STEP
 from trainer.metrics.files import RecordFile
 from trainer.metrics.record import KINDS, Record, from_line, to_line
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).parents[3]
 
 

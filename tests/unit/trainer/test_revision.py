@@ -9,7 +9,7 @@ import pytest
 from tests.unit.repositories import git
 from trainer.train import revision
 
-pytestmark = [pytest.mark.unit, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture

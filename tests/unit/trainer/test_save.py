@@ -19,7 +19,7 @@ from trainer.contract import Exit, TrainerError
 from trainer.save import notes, save
 from trainer.stores import Directory, StoreError
 
-pytestmark = [pytest.mark.unit, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 
 CREATED = "2026-08-05T12:00:00+00:00"

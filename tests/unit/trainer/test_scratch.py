@@ -16,8 +16,6 @@ from trainer import process
 from trainer.process import Process
 from trainer.scratch import clear, find_abandoned, folder, name
 
-pytestmark = pytest.mark.unit
-
 HERE = Process(host="pod-0", boot="b1", namespace="pid:[1]", pid=7, started="100")
 MAKER = (
     "import sys, time; from pathlib import Path; from trainer.scratch import folder;"

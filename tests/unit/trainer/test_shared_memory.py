@@ -9,7 +9,7 @@ import torch
 
 from trainer.checkpoint import save
 
-pytestmark = [pytest.mark.unit, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 
 def test_needed_shared_memory_counts_whole_pages_per_process() -> None:

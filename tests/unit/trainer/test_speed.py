@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from trainer.metrics.throughput import PEAKS, Carried, Goodput, Lap, StepClock, mfu, peak
 
-pytestmark = pytest.mark.unit
-
 SECONDS = st.floats(0, 1e7)
 
 

@@ -14,8 +14,6 @@ import pytest
 from trainer.contract import Exit
 from trainer.stores import Bucket, Directory, MissingError, PlaceError, StoreError, destination, os_errors
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def store(tmp_path: Path) -> Directory:

@@ -11,7 +11,6 @@ import pytest
 from trainer.config import Config
 from trainer.contract import Exit
 
-pytestmark = pytest.mark.unit
 PAGE = (Path(__file__).parents[3] / "docs" / "trainer.md").read_text()
 
 

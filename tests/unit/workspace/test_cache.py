@@ -12,7 +12,6 @@ from trainyard.workspace import archive
 from trainyard.workspace.archive import Archive, CachedArchive, pack, pack_cached
 from trainyard.workspace.errors import WorkspaceError
 
-pytestmark = pytest.mark.unit
 LIMIT = 2**20
 
 

@@ -20,8 +20,6 @@ from trainyard.workspace.errors import WorkspaceError
 from trainyard.workspace.sidecar import PodSource, fetch, log_applied
 from trainyard.workspace.sync_pod import Pointer, Store
 
-pytestmark = pytest.mark.unit
-
 
 class Counting:
     """A source of one archive, which counts the downloads."""

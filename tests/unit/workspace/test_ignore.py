@@ -17,8 +17,6 @@ from trainyard.workspace.errors import WorkspaceError
 from trainyard.workspace.ignore import parse
 from trainyard.workspace.selection import select
 
-pytestmark = pytest.mark.unit
-
 NAMES = ("a", "b", "ab", "a.py", "b.txt", "data", "Data", "x y", "é", "a[1]", "#c", "!d", "-", "]", "s ")
 PATTERNS = (
     "a", "b/", "/a", "*.py", "!*.py", "*", "!*/", "!a", "data/", "data/*", "!data/a", "**/b", "a/**", "a/**/b",

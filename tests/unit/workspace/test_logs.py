@@ -15,7 +15,6 @@ from trainyard.workspace import logs
 from trainyard.workspace.errors import NotThere, WorkspaceError
 from trainyard.workspace.logs import archive_log, print_logs, read_log, trim
 
-pytestmark = pytest.mark.unit
 BELOW = logs_prefix("s3://b/torchrun/", "team", "u1")
 
 

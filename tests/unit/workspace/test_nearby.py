@@ -17,8 +17,6 @@ from trainyard.workspace import sync_pod
 from trainyard.workspace.errors import WorkspaceError
 from trainyard.workspace.sync_pod import Store
 
-pytestmark = pytest.mark.unit
-
 
 def test_receive_from_nearby_takes_a_complete_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -22,8 +22,6 @@ from trainyard.workspace.archive import EMPTY_DIRECTORY, digest_of, header, pack
 from trainyard.workspace.errors import WorkspaceError
 from trainyard.workspace.selection import select
 
-pytestmark = pytest.mark.unit
-
 LONG = "d" * 60 + "/" + "f" * 120
 FILES = {"b/x.py": b"x" * 3_000_000, "a": b"", LONG: b"1", "ü": b"2", "z" * 99: b"3", "y" * 100: b"4"}
 

@@ -14,7 +14,6 @@ from trainyard.workspace import place
 from trainyard.workspace.archive import pack
 from trainyard.workspace.place import apply, is_own, placed
 
-pytestmark = pytest.mark.unit
 ONE = "file 664 6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b"
 PATHS = st.sampled_from(["a", "b", "a/x", "a/y", "a/x/deep", "b/z"])
 FILES = st.dictionaries(PATHS, st.sampled_from("12"), min_size=1)

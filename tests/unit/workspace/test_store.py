@@ -35,7 +35,6 @@ from trainyard.workspace.sync_pod import Pointer, Store, SyncPod, server
 if TYPE_CHECKING:
     from tests.unit.emulator import Cloud
 
-pytestmark = pytest.mark.unit
 NONE = "sha256:" + "0" * 64
 
 

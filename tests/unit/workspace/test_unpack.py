@@ -22,8 +22,6 @@ from trainyard.workspace.errors import WorkspaceError
 from trainyard.workspace.place import Applied, Kept, apply, placed
 from trainyard.workspace.selection import link_stays_inside
 
-pytestmark = pytest.mark.unit
-
 Member = tuple[str, bytes, str]
 KINDS = {
     "file": tarfile.REGTYPE,
