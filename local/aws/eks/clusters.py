@@ -59,14 +59,14 @@ def create(region: str, params: Document, creator_arn: str) -> Cluster:
     access = {
         "authenticationMode": "CONFIG_MAP",
         "bootstrapClusterCreatorAdminPermissions": True,
-        **_given(params.get("accessConfig")),
+        **_members(params.get("accessConfig")),
     }
     vpc, interface_ids = _network(region, name, params.get("resourcesVpcConfig") or {})
     network = {
         "ipFamily": "ipv4",
         "serviceIpv4Cidr": "10.100.0.0/16",
         "elasticLoadBalancing": {"enabled": False},
-        **_given(params.get("kubernetesNetworkConfig")),
+        **_members(params.get("kubernetesNetworkConfig")),
     }
     document: Document = {
         "name": name,
@@ -186,7 +186,7 @@ def update_config(cluster: Cluster, params: Document) -> Document:
     if kind == "logging":
         document["logging"] = _logging(document["logging"]["clusterLogging"], change["clusterLogging"])
     elif isinstance(change, dict):
-        document[kind].update(_given(change))
+        document[kind].update(_members(change))
     else:
         document[kind] = change
     return cluster.record_update(UPDATES[kind])
@@ -239,7 +239,7 @@ def _network(region: str, name: str, config: Document) -> tuple[Document, list[s
         "securityGroupIds": [],
         "endpointPublicAccess": True,
         "endpointPrivateAccess": False,
-        **_given(config),
+        **_members(config),
         "publicAccessCidrs": config.get("publicAccessCidrs") or ["0.0.0.0/0"],
         "clusterSecurityGroupId": group.id,
         "vpcId": vpc_id,
@@ -247,7 +247,7 @@ def _network(region: str, name: str, config: Document) -> tuple[Document, list[s
     return document, made
 
 
-def _given(values: Document | None) -> Document:
+def _members(values: Document | None) -> Document:
     """Return the members of a request's structure that have a value."""
     return {key: value for key, value in (values or {}).items() if value is not None}
 
