@@ -222,7 +222,11 @@ def _training_path(request: Request) -> str:
 
 
 def _each(work: Callable[[T], object], items: Sequence[T]) -> None:
-    """Call `work` for each item, in parallel. Raise the first exception."""
+    """Call `work` for each item, in parallel if there are many. Raise the first exception."""
+    if len(items) <= AT_ONCE:
+        for item in items:
+            work(item)
+        return
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(work, items))
 

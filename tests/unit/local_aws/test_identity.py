@@ -17,6 +17,7 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from components.documents import karpenter_iam
+from components.documents.account import Account
 from local.aws.account import ACCOUNT_ID
 
 BUCKET = "models"
@@ -235,9 +236,7 @@ TAGS = [
 
 def karpenter_statements() -> dict[str, Any]:
     scope = karpenter_iam.Scope(
-        partition="aws",
-        region="us-west-2",
-        account=ACCOUNT_ID,
+        account=Account(id=ACCOUNT_ID, region="us-west-2"),
         cluster="main",
         node_role_arn=f"arn:aws:iam::{ACCOUNT_ID}:role/node",
         queue_arn=f"arn:aws:sqs:us-west-2:{ACCOUNT_ID}:main",
