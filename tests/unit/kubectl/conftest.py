@@ -18,6 +18,7 @@ from trainyard.k8s.client import ApiUnavailable, RetryPolicy
 from trainyard.kubectl import cli, logs, upload
 from trainyard.kubectl.__main__ import main
 from trainyard.kubectl.cluster import Cluster
+from trainyard.operator import names as n
 from trainyard.workspace.__main__ import parser, receive
 from trainyard.workspace.errors import NotThere, WorkspaceError
 from trainyard.workspace.sync_pod import Store
@@ -64,8 +65,10 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def api() -> Iterator[TorchrunApi]:
+    """An API server with the queue `q`."""
     with serving(TorchrunApi()) as served:
         assert isinstance(served, TorchrunApi)
+        served.queue("q")
         yield served
 
 
@@ -148,7 +151,8 @@ def stores(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def pod(stores: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """The store of job `one`'s sync pod."""
+def pod(api: TorchrunApi, stores: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The sync pod of job `one`, and its store."""
+    api.pod("one-sync-0", n.SYNC_CONTAINER)
     monkeypatch.setattr(upload, "execute", lambda _c, pod, _n, command: Receiver(stores / pod, command))
     return Store(stores / "one-sync-0")

@@ -106,7 +106,6 @@ def test_sync_of_a_script_with_another_launcher_is_reported(
     api: TorchrunApi, run: Run, pod: Store, code: Path, script: str, launcher: str, result: int, said: str
 ) -> None:
     (code / "train.sh").write_text(script)
-    api.pod("one-sync-0", "sync")
     api.job("one", command="bash train.sh", launcher=launcher, workspace={"digest": DIGEST, "sizeBytes": 1})
     assert run("sync", "one")[0] == result
     assert said in run("sync", "one")[2]
@@ -161,7 +160,6 @@ def test_script_that_is_not_sent_is_refused(
     mounts = [{"name": "scripts", "mountPath": "/app/mounted"}]
     template = {"containers": [{"name": n.WORKER_CONTAINER, "volumeMounts": mounts}]}
     api.queue("q", **QUEUE, podTemplate={"spec": template})
-    api.pod("one-sync-0", n.SYNC_CONTAINER)
     result, _, err = run(*SUBMIT, command)
     assert result == (64 if name else 0), err
     assert (f"command: script {name!r} is " in err) == bool(name)
@@ -180,7 +178,6 @@ def test_script_of_the_image_is_accepted(
     api: TorchrunApi, run: Run, pod: Store, queue: dict[str, object]
 ) -> None:
     api.queue("q", **QUEUE, **queue)
-    api.pod("one-sync-0", n.SYNC_CONTAINER)
     assert run(*SUBMIT, "python a.py")[0] == 0
 
 

@@ -160,12 +160,6 @@ def test_all_nodes_are_shown_with_their_numbers(api: TorchrunApi, run: Run, word
     assert sorted(out.splitlines()) == [f"[node {node}] {line}" for node in range(3) for line in "ab"]
 
 
-def test_all_excludes_one_node(api: TorchrunApi, run: Run) -> None:
-    result, _, err = run("logs", "one", "--all", "--node-rank", "1")
-    assert result == 64
-    assert "--node-rank" in only_line(err)
-
-
 def test_status_names_the_first_failure(api: TorchrunApi, run: Run) -> None:
     failed(api)
     shown = dict(line.split(":", 1) for line in run("status", "one")[1].splitlines() if ":" in line)

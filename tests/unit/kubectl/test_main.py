@@ -56,7 +56,6 @@ def test_submit_that_is_interrupted_leaves_no_job_nor_archive(
     scratch.mkdir()
     monkeypatch.setenv("TMPDIR", str(scratch))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
-    api.queue("q")
     process = started(*ONE)
     end = time.monotonic() + 60
     # Before that, it waits for the answer that the job was made (test_submit.py).
@@ -112,7 +111,6 @@ def test_verb_imports_only_what_it_always_needs(module: str, heavy: str) -> None
 def test_job_that_can_not_be_deleted_again_is_named(
     api: TorchrunApi, code: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api.queue("q")
     api.refused.add(("DELETE", f"{JOBS}/one"))
     monkeypatch.setattr(upload, "WAIT_SECONDS", 0.0)
     assert main(ONE, {}) == 69

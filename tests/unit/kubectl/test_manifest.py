@@ -12,7 +12,6 @@ from trainyard.kubectl import manifest
 
 
 def test_submit_warns_of_variables_that_shells_drop(api: TorchrunApi, run: Run) -> None:
-    api.queue("q")
     words = (*SUBMIT, "--no-workspace", "--env", "my.var=1", "--env", "A=2", "x")
     result, out, err = run(*words)
     assert (result, out) == (0, "torchrunjob.torchrun.ai/one created\n")
@@ -35,7 +34,6 @@ def stored(api: TorchrunApi, name: str, key: str) -> None:
 
 
 def test_a_variable_from_a_secret_is_a_reference_in_the_job(api: TorchrunApi, run: Run) -> None:
-    api.queue("q")
     stored(api, "hf-token", "HF_TOKEN")
     stored(api, "wandb.ai", "key.v1")
     words = ("--env", "A=1", "--secret", "HF_TOKEN", "--secret", "W=wandb.ai/key.v1")
@@ -67,7 +65,6 @@ def test_a_variable_from_a_secret_is_a_reference_in_the_job(api: TorchrunApi, ru
 def test_invalid_secret_is_refused_before_the_job_is_created(
     api: TorchrunApi, run: Run, words: tuple[str, ...], said: str
 ) -> None:
-    api.queue("q")
     stored(api, "wandb", "key")
     code, _, err = run(*WORDS, *words, "python a.py")
     assert code == 64
@@ -76,7 +73,6 @@ def test_invalid_secret_is_refused_before_the_job_is_created(
 
 
 def test_submit_without_permission_on_secrets_warns(api: TorchrunApi, run: Run) -> None:
-    api.queue("q")
     api.refused.add(("GET", f"{SECRETS}/hf-token"))
     code, _, err = run(*WORDS, "--secret", "HF_TOKEN", "python a.py")
     assert code == 0, err
@@ -84,7 +80,6 @@ def test_submit_without_permission_on_secrets_warns(api: TorchrunApi, run: Run) 
 
 
 def test_credential_in_plain_text_warns(api: TorchrunApi, run: Run) -> None:
-    api.queue("q")
     code, _, err = run(*WORDS, "--env", "HF_TOKEN=x", "--env", "A=1", "--env", "EMPTY_TOKEN=", "python a.py")
     assert code == 0
     assert err.count("plain text") == 1

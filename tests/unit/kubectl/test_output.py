@@ -140,9 +140,6 @@ def test_logs_of_an_attempt_and_of_a_missing_one(api: TorchrunApi, run: Run) -> 
     result, out, err = run("logs", "one", "--attempt", "2")
     assert (result, out) == (66, "")
     assert "job one: has no worker node 0 of attempt 2 now" in only_line(err)
-    result, _, err = run("logs", "-f", "one", "--attempt", "0")
-    assert result == 64
-    assert "--attempt: excludes --follow" in only_line(err)
 
 
 @pytest.mark.parametrize("words", [("logs", "one"), ("logs", "-f", "one")])
@@ -184,7 +181,6 @@ def test_a_worker_that_has_not_started_has_no_log(api: TorchrunApi, run: Run) ->
 
 
 def test_follow_prints_each_attempt_and_ends_with_the_jobs_code(api: TorchrunApi, run: Run) -> None:
-    api.queue("q")
     first = "one-0-0-abcde"
     api.logs[first] = [b"2026-01-01T00:00:00.1Z one\n2026-01-01T00:00:00.12", b"Z two\n"]
 
@@ -274,8 +270,6 @@ def test_an_upload_is_drawn_to_its_end_on_a_terminal(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(output, "_EVERY_SECONDS", 0.0)
     (code / "data").write_bytes(os.urandom(2 * 2**20))
-    api.queue("q")
-    api.pod("one-sync-0", n.SYNC_CONTAINER)
     monkeypatch.setattr(sys, "stderr", Terminal())
     result, out, _ = run(*SUBMIT, "x")
     text = sys.stderr.getvalue()

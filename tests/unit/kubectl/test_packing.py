@@ -45,15 +45,6 @@ def test_packing_yields_the_archive_and_removes_it(tmp_path: Path) -> None:
     assert not archive.file.parent.exists()
 
 
-def test_invalid_directory_raises_when_the_archive_is_requested(tmp_path: Path) -> None:
-    with (
-        packing(options(tmp_path / "none")) as packed,
-        pytest.raises(PluginError, match=r"workspace: .*none does not exist") as reported,
-    ):
-        packed()
-    assert reported.value.code == WORKSPACE
-
-
 def test_packing_without_a_workspace_starts_no_process(tmp_path: Path) -> None:
     before = set(multiprocessing.active_children())
     with packing(options(tmp_path / "none", no_workspace=True)) as packed:

@@ -14,7 +14,7 @@ import yaml
 
 from tests.unit.emulator import Cloud
 from tests.unit.kubectl.conftest import Clock, Receiver
-from tests.unit.kubectl.plugin_api import JOBS, QUEUES, SUBMIT, Run, TorchrunApi, only_line, sent
+from tests.unit.kubectl.plugin_api import JOBS, PODS, QUEUES, SUBMIT, Run, TorchrunApi, only_line, sent
 from tests.unit.launcher.api_history import Object
 from tests.unit.launcher.api_server import status
 from trainyard.k8s.client import RetryPolicy
@@ -30,8 +30,6 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_submit_sends_the_directory_and_makes_the_job(api: TorchrunApi, run: Run, pod: Store) -> None:
-    api.queue("q")
-    api.pod("one-sync-0", n.SYNC_CONTAINER)
     words = (*SUBMIT, "--env", "A=1", "--env", "HERE", "python train.py --epochs 10")
     result, out, err = run(*words, HERE="x $(y) $$")
     assert (result, out) == (0, "torchrunjob.torchrun.ai/one created\n")
@@ -54,7 +52,6 @@ def test_submit_with_a_broken_upload_resumes_it(
     api: TorchrunApi, run: Run, tmp_path: Path, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (code / "data").write_bytes(os.urandom(300_000))
-    api.queue("q")
     api.pod("one-sync-0", n.SYNC_CONTAINER)
     cuts = [True, False]
 
@@ -73,7 +70,6 @@ def test_submit_with_a_broken_upload_resumes_it(
 def test_a_job_whose_workspace_cant_be_sent_is_not_left(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api.queue("q")
     monkeypatch.setattr(upload, "WAIT_SECONDS", 0.0)
     result, out, err = run(*SUBMIT, "x")
     assert (result, out) == (69, "")
@@ -108,6 +104,7 @@ def test_submit_to_an_unknown_queue_suggests_a_similar_one(api: TorchrunApi, run
         assert result == 64
         return only_line(err)
 
+    api.remove(f"{QUEUES}/q")
     assert "--queue: queue cpu does not exist in namespace team; the namespace has none" in reported()
     for name in ("a", "b"):
         api.queue(name)
@@ -187,7 +184,7 @@ def test_suspend_resume_and_cancel(api: TorchrunApi, run: Run) -> None:
     assert api.objects[f"{JOBS}/a"]["spec"]["suspend"] is False
     assert run("resume", "a", "-o", "name")[1] == "torchrunjob.torchrun.ai/a\n"
     assert run("cancel", "torchrunjob.torchrun.ai/a", "torchrunjob/b")[0] == 0
-    assert api.objects == {}
+    assert api.names(JOBS) == []
 
 
 def test_verb_changes_a_repeated_job_once(api: TorchrunApi, run: Run) -> None:
@@ -225,7 +222,6 @@ def test_sync_sends_the_change_and_patches_the_job(
     api: TorchrunApi, run: Run, pod: Store, code: Path
 ) -> None:
     api.job("one", phase="Running", workspace={"digest": "sha256:" + "0" * 64, "sizeBytes": 1})
-    api.pod("one-sync-0", n.SYNC_CONTAINER)
     result, out, _ = run("sync", "one", "--restart")
     assert (result, out) == (0, "torchrunjob.torchrun.ai/one synced\n")
     now = api.objects[f"{JOBS}/one"]["spec"]["workspace"]
@@ -245,6 +241,7 @@ def test_sync_sends_the_change_and_patches_the_job(
 def test_a_suspended_job_is_not_waited_for(api: TorchrunApi, run: Run, pod: Store) -> None:
     sent = {"digest": "sha256:" + "0" * 64, "sizeBytes": 1}
     there = api.job("one", phase="Suspended", suspend=True, workspace=sent)
+    api.remove(f"{PODS}/one-sync-0")
     result, out, err = run("sync", "one")
     assert (result, out) == (64, "")
     said = "job one: is suspended, and has no pod that receives the workspace; kubectl torchrun resume "
@@ -298,32 +295,15 @@ def test_a_command_to_paste_has_the_flags_that_were_given(
     odd = api.kubeconfig(tmp_path / "a file")
     given = ("-n", "team", "--context", "here", "--kubeconfig", str(odd))
     flags = f"-A --context here --kubeconfig '{odd}'"
-    assert run(*SUBMIT, *given, "x")[2].endswith(f"`kubectl torchrun queues {flags}` shows all\n")
+    assert run(*SUBMIT, "--queue", "none", *given, "x")[2].endswith(
+        f"`kubectl torchrun queues {flags}` shows all\n"
+    )
     assert run("status", *given, "two")[2].endswith(f"`kubectl torchrun list {flags}` shows all\n")
 
 
-def test_context_flag_selects_another_context(api: TorchrunApi, run: Run, tmp_path: Path) -> None:
-    file = api.kubeconfig(tmp_path / "kubeconfig")
-    document = yaml.safe_load(file.read_text())
-    there = {"cluster": "c", "user": "u", "namespace": "other"}
-    document["contexts"].append({"name": "there", "context": there})
-    file.write_text(yaml.safe_dump(document))
-    assert run("list")[2] == "No jobs in namespace team.\n"
-    assert run("list", "--context", "there")[2] == "No jobs in namespace other.\n"
-    assert run("list", "--context", "there", "-n", "third")[2] == "No jobs in namespace third.\n"
-
-
-@pytest.mark.parametrize("form", ["json", "yaml", "name"])
-def test_submit_prints_the_job_in_the_requested_format(api: TorchrunApi, run: Run, form: str) -> None:
-    api.queue("q")
-    result, out, err = run(*SUBMIT, "--no-workspace", "-o", form, "x")
-    assert (result, err) == (0, "")
-    made = api.objects[f"{JOBS}/one"]
-    shown = {"metadata": {"name": out.strip().removeprefix("torchrunjob.torchrun.ai/")}}
-    if form != "name":
-        shown = json.loads(out) if form == "json" else yaml.safe_load(out)
-        assert shown["spec"] == made["spec"]
-    assert shown["metadata"]["name"] == "one"
+def test_submit_prints_the_created_job_as_json(api: TorchrunApi, run: Run) -> None:
+    result, out, err = run(*SUBMIT, "--no-workspace", "-o", "json", "x")
+    assert (result, json.loads(out)["spec"], err) == (0, api.objects[f"{JOBS}/one"]["spec"], "")
 
 
 NO_WORKSPACE = (*SUBMIT, "--no-workspace", "x")
@@ -353,8 +333,6 @@ def lose(
 def test_submit_with_a_lost_answer_continues(
     api: TorchrunApi, run: Run, pod: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api.queue("q")
-    api.pod("one-sync-0", "sync")
     lose(api, monkeypatch, 1)
     result, out, err = run(*SUBMIT, "x")
     assert (result, out) == (0, "torchrunjob.torchrun.ai/one created\n"), err
@@ -372,7 +350,6 @@ def test_submit_with_a_lost_answer_continues(
 def test_submit_without_confirmation_deletes_the_job(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch, methods: tuple[str, ...], said: str
 ) -> None:
-    api.queue("q")
     lose(api, monkeypatch, 10_000, methods)
     result, out, err = run(*NO_WORKSPACE, "-n", "team")
     assert (result, out, err.startswith(said)) == (69, "", True), err
@@ -384,7 +361,6 @@ def test_submit_without_confirmation_deletes_the_job(
 def test_interrupt_during_creation_leaves_no_job(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch, *, is_made: bool
 ) -> None:
-    api.queue("q")
     real = Cluster.create
 
     def interrupted(self: Cluster, job: Object, *, dry_run: bool = False) -> Object | None:
@@ -405,7 +381,6 @@ def test_interrupt_during_creation_leaves_no_job(
 def test_submit_leaves_another_users_job(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch, lost: int
 ) -> None:
-    api.queue("q")
     theirs = api.job("one", command="x")
     theirs["metadata"]["annotations"] = {MARK: "theirs"}
     lose(api, monkeypatch, lost)
@@ -457,7 +432,6 @@ def says(api: TorchrunApi, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_submit_to_a_waiting_queue_keeps_the_job(
     api: TorchrunApi, run: Run, says: Any, reason: str, until: str
 ) -> None:
-    api.queue("q")
     says(reason=reason, message="its own words")
     result, out, err = run(*SUBMIT, "x")
     assert (result, out) == (0, "torchrunjob.torchrun.ai/one created\n")
@@ -473,7 +447,6 @@ def test_submit_to_a_waiting_queue_keeps_the_job(
 
 
 def test_submit_follow_of_a_waiting_job_follows_it(api: TorchrunApi, run: Run, says: Any) -> None:
-    api.queue("q")
     says(reason=n.REASON_STORAGE_CLASS_NOT_FOUND, message="class fast is not there")
 
     def ends(method: str, path: str) -> None:
@@ -497,7 +470,6 @@ def test_submit_follow_of_a_waiting_job_follows_it(api: TorchrunApi, run: Run, s
 def test_refused_job_is_deleted(
     api: TorchrunApi, run: Run, says: Any, phase: str, reason: str, why: str, reported: str
 ) -> None:
-    api.queue("q")
     says(phase=phase, reason=reason, message="one node alone")
     result, out, err = run(*SUBMIT, "x")
     assert (result, out) == (64, "")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.kubectl.conftest import Clock, Receiver
-from tests.unit.kubectl.plugin_api import JOBS, PODS, SUBMIT, Run, TorchrunApi, only_line, sent
+from tests.unit.kubectl.plugin_api import JOBS, PODS, QUEUES, SUBMIT, Run, TorchrunApi, only_line, sent
 from tests.unit.workspace.archives import serving
 from trainyard.kubectl import output, upload
 from trainyard.kubectl.cluster import Cluster
@@ -35,7 +35,7 @@ def _no_wait(clock: Clock) -> None:
 def test_sync_waits_for_a_new_queue(api: TorchrunApi, run: Run, pod: Store) -> None:
     """The controller may find it later than the plugin."""
     api.job("one", phase="Pending", workspace=WORKSPACE)["status"] |= UNKNOWN_TO_ALL
-    api.queue("q")
+    api.remove(f"{PODS}/one-sync-0")
 
     def comes(method: str, path: str) -> None:
         if path == f"{PODS}/one-sync-0" and sent(api, "GET").count(path) == 3:
@@ -70,7 +70,6 @@ def test_sync_pod_of_an_earlier_job_is_not_used(api: TorchrunApi, run: Run, pod:
 def test_reasons_without_a_sync_pod_are_reported_with_advice(
     api: TorchrunApi, run: Run, reason: str, first: str
 ) -> None:
-    api.queue("q")
     job = api.job("one", phase="Pending", workspace=WORKSPACE)
     job["status"] |= {"reason": reason, "message": "its own words"}
     result, out, err = run("sync", "one")
@@ -81,6 +80,7 @@ def test_reasons_without_a_sync_pod_are_reported_with_advice(
 
 
 def test_sync_without_the_queue_names_the_queues(api: TorchrunApi, run: Run) -> None:
+    api.remove(f"{QUEUES}/q")
     api.queue("large")
     api.queue("small")
     api.job("one", phase="Pending", workspace=WORKSPACE)["status"] |= UNKNOWN_TO_ALL
@@ -97,7 +97,6 @@ def test_other_reasons_are_waited_for_and_then_reported(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch, reason: str, generation: int
 ) -> None:
     monkeypatch.setattr(upload, "WAIT_SECONDS", 0.1)
-    api.queue("q")
     job = api.job("one", phase="Pending", workspace=WORKSPACE)
     job["metadata"]["generation"] = generation
     job["status"] |= {"reason": reason, "message": "its own words", "observedGeneration": 1}
@@ -110,12 +109,10 @@ def test_other_reasons_are_waited_for_and_then_reported(
 def test_sync_uses_an_existing_pod(api: TorchrunApi, run: Run, pod: Store) -> None:
     job = api.job("one", phase="Pending", workspace=WORKSPACE)
     job["status"] |= {"reason": n.REASON_QUEUE_INVALID, "message": "its pool"}
-    api.pod("one-sync-0", n.SYNC_CONTAINER)
     assert run("sync", "one")[0] == 0
 
 
 def test_sync_ends_the_wait_at_a_new_problem(api: TorchrunApi, run: Run) -> None:
-    api.queue("q")
     api.job("one", phase="Pending", workspace=WORKSPACE)["status"]["reason"] = n.REASON_STOPPING
 
     def refused(_method: str, path: str) -> None:
@@ -211,7 +208,6 @@ def test_sync_that_is_refused_leaves_the_job(
 def test_submit_copies_the_archive_from_another_jobs_pod(
     api: TorchrunApi, run: Run, pod: Store, stores: Path, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api.queue("q")
     for name in ("one", "two", "three", "four", "five"):
         api.pod(f"{name}-sync-0", n.SYNC_CONTAINER)
 
@@ -245,7 +241,6 @@ def test_submit_copies_the_archive_from_another_jobs_pod(
 def test_jobs_without_a_pod_do_not_crowd_out_one_that_has_it(
     api: TorchrunApi, run: Run, pod: Store, stores: Path, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api.queue("q")
     waiting = [f"a{i}" for i in range(5)]
     for name in ("one", "two"):
         api.pod(f"{name}-sync-0", n.SYNC_CONTAINER)

@@ -33,9 +33,7 @@ class Life:
         self.queue = queue(of_queue)
         if queued:
             self.api.create(self.queue)
-        made = job(of_job)
-        made["metadata"]["namespace"] = "team"
-        self.api.create(made)
+        self.api.create(job(of_job))
         self.requeue_after: float | None = None
         self.taken: list[dict[str, Any]] = []
 
@@ -173,9 +171,7 @@ class QueueLife:
         self.phases: list[str] = []
         self.others: list[dict[str, Any]] = []
         self.requeue_after: float | None = None
-        made = queue(changes)
-        made["metadata"]["namespace"] = "team"
-        self.api.create(made)
+        self.api.create(queue(changes))
 
     def begin(self) -> Self:
         self.reconcile()

@@ -28,11 +28,16 @@ CLUSTER = Cluster(
 
 
 def queue(changes: Mapping[str, Any] | None = None) -> JsonObject:
-    return manifest(n.QUEUE_KIND, "research", changes)
+    return in_team(manifest(n.QUEUE_KIND, "research", changes))
 
 
 def job(changes: Mapping[str, Any] | None = None) -> JsonObject:
-    return manifest(n.JOB_KIND, "vit", changes)
+    return in_team(manifest(n.JOB_KIND, "vit", changes))
+
+
+def in_team(item: JsonObject) -> JsonObject:
+    item["metadata"]["namespace"] = "team"
+    return item
 
 
 def attempt_spec(

@@ -184,12 +184,3 @@ def settle_queue(api: FakeApi) -> dict[str, Any]:
             return {each["type"]: (each["status"], each.get("message", "")) for each in conditions}
         before = now
     raise AssertionError("it comes to no end")
-
-
-def outcome(api: FakeApi) -> dict[str, Any]:
-    """Return the objects without what depends on the clock and the order of writes."""
-    return {
-        path: (item.get("spec"), item.get("status"), item["metadata"].get("labels"))
-        for path, item in api.objects.items()
-        if "/events/" not in path
-    }

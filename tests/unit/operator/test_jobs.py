@@ -56,7 +56,7 @@ def test_job_from_submit_to_success() -> None:
 
 def test_plan_of_a_deleting_job_is_empty() -> None:
     item = job()
-    item["metadata"] |= {"namespace": "team", "uid": "u", "deletionTimestamp": "2027-01-01T00:00:00Z"}
+    item["metadata"] |= {"uid": "u", "deletionTimestamp": "2027-01-01T00:00:00Z"}
     assert plan_job(build_context(item, queue(), [], CLUSTER, 0.0)) == ReconcilePlan()
 
 

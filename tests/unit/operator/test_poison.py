@@ -49,7 +49,7 @@ def poisons(item: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], dict[str, A
 
 
 def stored(item: dict[str, Any]) -> dict[str, Any]:
-    meta = {**item["metadata"], "namespace": "team", "uid": "u", "resourceVersion": "1", "generation": 2}
+    meta = {**item["metadata"], "uid": "u", "resourceVersion": "1", "generation": 2}
     return deepcopy({**item, "metadata": meta})
 
 

@@ -87,13 +87,6 @@ def test_placeholder_is_placed_as_a_worker_one_per_node() -> None:
     assert keys[:2] == ["team", "nvidia.com/gpu"]
 
 
-def test_placeholder_has_the_pull_secrets() -> None:
-    secrets = [{"name": "registry"}]
-    spec = placeholder({}, {"podTemplate.spec": {"imagePullSecrets": secrets}})["spec"]
-    assert spec["imagePullSecrets"] == secrets
-    assert "imagePullSecrets" not in placeholder()["spec"]
-
-
 def test_placeholder_digest_is_that_of_its_spec() -> None:
     def made_of(**options: Any) -> str:
         return str(placeholder(**options)["metadata"]["annotations"][n.ANNOTATION_MADE_OF])

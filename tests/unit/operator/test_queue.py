@@ -37,7 +37,7 @@ def test_kai_queue_follows_the_finalizer_and_the_queue() -> None:
 def test_kai_queue_without_a_watch_is_polled() -> None:
     """KAI's kinds may have just come, and the watch of them may not stand yet."""
     item = queue(NAMED)
-    item["metadata"] |= {"namespace": "team", "uid": "u1", "generation": 1, "finalizers": [n.QUEUE_FINALIZER]}
+    item["metadata"] |= {"uid": "u1", "generation": 1, "finalizers": [n.QUEUE_FINALIZER]}
     made = reconcile_queue(build_queue_context(item, [], KAI, 0.0, refusal=""))
     assert ([each["kind"] for each in made.creations], made.requeue_after) == (["Queue"], POLL_SECONDS)
     meta = {**made.creations[0]["metadata"], "uid": "u2", "deletionTimestamp": "x"}
@@ -226,7 +226,6 @@ def test_trial_pod_is_that_of_a_job_with_a_workspace() -> None:
         "volumes": [{"name": "mine", "emptyDir": {}}],
     }
     item = queue({"podTemplate.spec": own, "podTemplate.metadata": {"labels": {"mine": "too"}}})
-    item["metadata"]["namespace"] = "team"
     pod = build_trial_pod(build_queue_context(item, [], CLUSTER, 0.0))
     assert pod is not None
     assert (pod["kind"], pod["metadata"]["namespace"], pod["spec"]["hostIPC"]) == ("Pod", "team", True)

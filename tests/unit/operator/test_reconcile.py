@@ -1,4 +1,4 @@
-"""Reconciles through a real client and a small API server: reads, writes, conflicts, and kills at writes."""
+"""Reconciles through a real client and a small API server: reads, writes and conflicts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.launcher.api_server import FakeApi, serving
+from tests.unit.launcher.api_server import FakeApi
 from tests.unit.operator.staged import (
     ATTEMPT,
     JOB,
@@ -27,7 +27,6 @@ from tests.unit.operator.staged import (
     finish,
     index_of,
     install_kai,
-    outcome,
     phase,
     put_kai_queue,
     reconciler,
@@ -323,37 +322,6 @@ def test_missing_permission_is_reported_until_it_is_given(api: FakeApi, path: st
     api.refused = set()
     settle(objects)
     assert phase(api) == n.PHASE_PROVISIONING
-
-
-# --- kills
-
-
-def live(api: FakeApi, kill: int, *, after: bool) -> int:
-    """Live a job's life with a controller that dies at its write of this number. Return the writes of all."""
-    stage(api)
-    written = 0
-    for change in (lambda: None, lambda: workers(api, "Running"), lambda: finish(api)):
-        change()
-        objects = Mortal(api, max(0, kill - written), after=after)
-        try:
-            settle(objects)
-        except Killed:
-            settle(Mortal(api))
-        written += objects.writes
-    return written
-
-
-@pytest.mark.long
-def test_kill_at_any_write_ends_the_same() -> None:
-    with serving(FakeApi()) as api:
-        writes = live(api, 0, after=False)
-        undisturbed = outcome(api)
-    assert writes > 5
-    # After one write is before the next one.
-    for kill, after in ((1, False), *((kill, True) for kill in range(1, writes + 1))):
-        with serving(FakeApi()) as api:
-            live(api, kill, after=after)
-            assert outcome(api) == undisturbed, (kill, after)
 
 
 # --- hostile objects

@@ -109,9 +109,7 @@ def recreate_beside_orphans(life: Life) -> None:
     for key in (("Job", "vit-0"), ("Service", "vit")):
         del life.api.objects[key]["metadata"]["ownerReferences"]
     del life.api.objects[n.JOB_KIND, "vit"]
-    another = made_job()
-    another["metadata"]["namespace"] = "team"
-    life.api.create(another)
+    life.api.create(made_job())
     life.reconcile()
 
 

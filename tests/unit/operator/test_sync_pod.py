@@ -151,7 +151,7 @@ def test_workspace_on_claims_needs_no_sync_pod_to_restart() -> None:
 def test_other_jobs_with_the_same_workspace_are_named() -> None:
     def of(name: str, phase: str, **workspace: Any) -> dict[str, Any]:
         item = job({"workspace": {**SENT["workspace"], **workspace}})
-        item["metadata"] |= {"name": name, "namespace": "team"}
+        item["metadata"]["name"] = name
         return {**item, "status": {"phase": phase}}
 
     mine = of("vit", "Pending")

@@ -67,9 +67,7 @@ class World:
         if self.chance.random() < 0.7:
             self.api.create(self.queue)
         self.most_restarts = self.chance.choice(BUDGETS)
-        made = job({**self.chance.choice(JOBS), "maxRestarts": self.most_restarts})
-        made["metadata"]["namespace"] = "team"
-        self.api.create(made)
+        self.api.create(job({**self.chance.choice(JOBS), "maxRestarts": self.most_restarts}))
         self.old: deque[tuple[Any, ...]] = deque(maxlen=30)
         self.final = ""
         self.ran_at_the_end = 0
@@ -343,10 +341,8 @@ def test_controller_killed_before_any_write_ends_the_same() -> None:
     """A life with a kill begins with the step of that write, and ends as the undisturbed one."""
     world = World(3)
     world.api, world.queue = Api(), queue({**VOLUMES, "scheduling.scheduler": "kai-scheduler"})
-    made = job({"numGPUs": 16, **SENT})
-    made["metadata"]["namespace"] = "team"
     world.api.create(world.queue)
-    world.api.create(made)
+    world.api.create(job({"numGPUs": 16, **SENT}))
     before: list[World] = []
     for step in STEPS:
         before.append(copied(world))
@@ -404,9 +400,7 @@ class Pooled(World):
         self.api.create(self.queue)
         self.least, self.most, spec = self.chance.choice(POOL_JOBS)
         self.most_restarts = max(BUDGETS)  # so that many attempts begin
-        made = job({**spec, "maxRestarts": self.most_restarts})
-        made["metadata"]["namespace"] = "team"
-        self.api.create(made)
+        self.api.create(job({**spec, "maxRestarts": self.most_restarts}))
         self.starts: list[tuple[int, int]] = []
         self.lagging: Observation | None = None
 

@@ -25,7 +25,6 @@ from tests.unit.workspace.archives import (
 )
 from trainyard.operator import names
 from trainyard.operator.names import archive_prefix
-from trainyard.workspace.__main__ import main
 from trainyard.workspace.bucket import Bucket, archive_url, parse_url
 from trainyard.workspace.errors import NotThere, WorkspaceError
 from trainyard.workspace.place import placed
@@ -290,15 +289,6 @@ def test_fetch_after_kills_completes(tmp_path: Path) -> None:
     assert not list((into / ".torchrun-workspace").glob("incoming-*"))
 
 
-def test_main_invalid_arguments_have_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, said in (
-        (("fetch", "--archive", "/x/none", "--into", "/x"), "--archive: can't read /x/none: No such file"),
-        (("follow", "--archive", "/x", "--sync", "h:1", "--into", "/x"), "'h:1' must be http://host:port"),
-    ):
-        assert main(words) == 1
-        assert said in capsys.readouterr().err.splitlines()[-1]
-
-
 @pytest.fixture
 def bucket(deployer: Cloud, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("AWS_REGION", "us-west-2")
@@ -321,18 +311,6 @@ def test_send_of_an_existing_object_sends_nothing(bucket: Any, tmp_path: Path) -
     assert bucket.head_object(Bucket="code", Key=parse_url(url)[1])["LastModified"] == before
     assert fetch(PodSource(pointing(tmp_path / "archive", archive, url)), into).put == 1
     assert archive_prefix(url) == "s3://code/team"
-
-
-def test_follow_applies_a_new_archive_of_the_bucket(bucket: Any, tmp_path: Path) -> None:
-    archives = [packed(tmp_path / each, a=each) for each in ("before", "after")]
-    urls = [archive_url("s3://code", "research", each.digest) for each in archives]
-    Bucket().send(archives[0], urls[0])
-    named, into = pointing(tmp_path / "archive", archives[0], urls[0]), tmp_path / "app"
-    fetch(PodSource(named), into)
-    with following(PodSource(named), into):
-        Bucket().send(archives[1], urls[1])
-        pointing(tmp_path / "draft", archives[1], urls[1]).replace(named)
-        until(lambda: (into / "a").read_text() == "after")
 
 
 def test_fetch_refuses_objects_of_others(
