@@ -122,43 +122,6 @@ def worker(api: TorchrunApi, attempt: int, state: str = "terminated") -> str:
     return name
 
 
-def test_worker_of_a_node_is_found_with_one_job_for_each_node(api: TorchrunApi, run: Run) -> None:
-    api.job("one", phase="Running")
-    for node, name in enumerate(("one-0-0-abcde", "one-0-n1-0-abcde")):
-        api.worker(name, **{n.LABEL_NODE: str(node)})
-        api.logs[name] = [f"of node {node}\n".encode()]
-    for node in (0, 1):
-        assert run("logs", "one", "--node-rank", str(node)) == (0, f"of node {node}\n", "")
-
-
-def test_logs_of_an_attempt_and_of_a_missing_one(api: TorchrunApi, run: Run) -> None:
-    api.job("one", phase="Running")
-    for attempt in (0, 1):
-        api.logs[worker(api, attempt)] = [f"of attempt {attempt}\n".encode()]
-    assert run("logs", "one", "--attempt", "0") == (0, "of attempt 0\n", "")
-    assert run("logs", "one") == (0, "of attempt 1\n", "")
-    result, out, err = run("logs", "one", "--attempt", "2")
-    assert (result, out) == (66, "")
-    assert "job one: has no worker node 0 of attempt 2 now" in only_line(err)
-
-
-@pytest.mark.parametrize("words", [("logs", "one"), ("logs", "-f", "one")])
-def test_logs_skip_pods_of_an_earlier_job_of_the_name(
-    api: TorchrunApi, run: Run, words: tuple[str, ...]
-) -> None:
-    api.job("one", phase="Running")
-    old = worker(api, 3)
-    api.remove(f"{JOBS}/one")
-    api.job("one", phase="Failed")
-    api.logs[old] = [b"2026-01-01T00:00:00Z of the earlier one\n"]
-    result, out, err = run(*words)
-    assert (result, out) == (1 if "-f" in words else 66, "")
-    assert "-f" in words or "job one: has no worker node 0 now; its phase is Failed." in only_line(err)
-    new = worker(api, 0)
-    api.logs[new] = [b"2026-01-01T00:00:00Z of this one\n"]
-    assert run(*words)[1].endswith("of this one\n")
-
-
 def test_control_characters_do_not_reach_the_terminal(api: TorchrunApi, run: Run) -> None:
     bad = "\x1b[2Jgone\r\x9b31m\nnext"
     item = api.job("one", phase="Failed")
@@ -178,28 +141,6 @@ def test_a_worker_that_has_not_started_has_no_log(api: TorchrunApi, run: Run) ->
     result, _, err = run("logs", "one")
     assert result == 69
     assert only_line(err).endswith(f"has no log yet: {waits}; logs -f waits for it")
-
-
-def test_follow_prints_each_attempt_and_ends_with_the_jobs_code(api: TorchrunApi, run: Run) -> None:
-    first = "one-0-0-abcde"
-    api.logs[first] = [b"2026-01-01T00:00:00.1Z one\n2026-01-01T00:00:00.12", b"Z two\n"]
-
-    def begins(method: str, path: str) -> None:
-        if (method, path) == ("GET", f"{JOBS}/one") and api.logs.get(first):
-            worker(api, 0)
-
-    def next_attempt(pod: str) -> None:
-        if pod == first:
-            second = worker(api, 1)
-            api.logs[second] = [b"2026-01-01T00:00:09Z three\n"]
-        else:
-            item = api.objects[f"{JOBS}/one"]
-            item["status"] = {"phase": "Failed", "exitCode": 7, "message": "worker 0 ended with 7"}
-
-    api.on_request, api.on_log = begins, next_attempt
-    result, out, err = run(*SUBMIT, "--no-workspace", "--follow", "python train.py")
-    assert (result, out) == (7, "torchrunjob.torchrun.ai/one created\none\ntwo\nthree\n")
-    assert "one: Failed: worker 0 ended with 7" in err
 
 
 def test_split_joins_lines_over_chunks() -> None:

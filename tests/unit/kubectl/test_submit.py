@@ -269,9 +269,6 @@ def test_the_bucket_of_a_queue_has_archives_of_its_namespace(
     digits = first["digest"].removeprefix("sha256:")
     assert first["url"] == f"s3://code/team/workspaces/team/{digits}.tar.zst"
     assert only_line(err).endswith(" sent")
-    result, _, err = run(*SUBMIT[:-1], "again", "x")
-    assert "unchanged, its " in only_line(err)
-    assert api.objects[f"{JOBS}/again"]["spec"]["workspace"] == first
     (code / "train.py").write_text("print(2)\n")
     assert run("sync", "one")[0] == 0
     second = api.objects[f"{JOBS}/one"]["spec"]["workspace"]

@@ -154,24 +154,13 @@ def test_cluster_reader_weak_policy_is_not_in_force(api: FakeApi, kind: str, spe
     assert ClusterReader(objects, "tools").cluster("team", claims=False).policy_since is None
 
 
-@pytest.mark.parametrize(
-    ("key", "reserved"),
-    [
-        (n.LABEL_JOB, True),
-        (n.LABEL_KAI_QUEUE, True),
-        (n.ANNOTATION_POD_GROUP, True),
-        ("a.trainyard.dev/role", True),
-        ("karpenter.sh/do-not-disrupt", True),
-        ("kai.scheduler/queue", True),
-        ("training.kubeflow.org/job-name", True),
-        ("torchrun-job-name", True),
-        ("pod-group-name", True),
-        ("prometheus.io/port", False),
-        ("nottrainyard.dev/role", False),
-        ("trainyard.dev.example.com/role", False),
-        ("app", False),
-    ],
-)
-def test_is_reserved_matches_domains_and_names(key: str, reserved: bool) -> None:
-    assert is_reserved(key) == reserved
-    assert bool(re.search(RESERVED_PATTERN, key)) == reserved
+RESERVED = (
+    n.LABEL_JOB, n.LABEL_KAI_QUEUE, n.ANNOTATION_POD_GROUP, "a.trainyard.dev/role", "karpenter.sh/do-not-disrupt",
+    "kai.scheduler/queue", "training.kubeflow.org/job-name", "torchrun-job-name", "pod-group-name",
+)  # fmt: skip
+FREE = ("prometheus.io/port", "nottrainyard.dev/role", "trainyard.dev.example.com/role", "app")
+
+
+@pytest.mark.parametrize("key", [*RESERVED, *FREE])
+def test_is_reserved_matches_domains_and_names(key: str) -> None:
+    assert is_reserved(key) == bool(re.search(RESERVED_PATTERN, key)) == (key in RESERVED)

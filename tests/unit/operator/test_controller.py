@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import re
-import socket
-import struct
 import sys
 import threading
 from collections.abc import Awaitable, Callable
@@ -218,19 +215,6 @@ class Parts:
             server.server_close()
         found = re.search(rb"\d+ s ago", body)
         return status, found[0].decode() if found else ""
-
-
-def test_liveness_client_that_resets_is_no_traceback(
-    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-) -> None:
-    caplog.set_level(logging.DEBUG, "launcher.server")
-    server = serve_liveness("127.0.0.1", 0, lambda: 0.0, STUCK_SECONDS, list)
-    with socket.create_connection(("127.0.0.1", server.server_port)) as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    asyncio.run(until(lambda: "Connection reset" in caplog.text))
-    server.shutdown()
-    server.server_close()
-    assert capfd.readouterr().err == ""
 
 
 def test_reconciles_start_only_while_the_lease_is_held() -> None:

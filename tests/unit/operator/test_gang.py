@@ -156,8 +156,7 @@ ACCEPTED: dict[str, Any] = {
     for each in yaml.safe_load_all("""
 apiVersion: scheduling.run.ai/v2
 kind: Queue
-metadata:
-  name: gpu
+metadata: {name: gpu}
 spec:
   parentQueue: org
   resources:
@@ -167,31 +166,18 @@ spec:
 ---
 apiVersion: scheduling.run.ai/v2alpha2
 kind: PodGroup
-metadata:
-  name: vit-0
-  namespace: team
-spec:
-  minMember: 2
-  queue: gpu
-  stalenessGracePeriod: -1s
-  priorityClassName: train
+metadata: {name: vit-0, namespace: team}
+spec: {minMember: 2, queue: gpu, stalenessGracePeriod: -1s, priorityClassName: train}
 ---
 apiVersion: batch/v1
 kind: Job
-metadata:
-  name: vit-0
-  namespace: team
+metadata: {name: vit-0, namespace: team}
 spec:
   template:
     metadata:
-      labels:
-        kai.scheduler/queue: gpu
-      annotations:
-        pod-group-name: vit-0
-        kai.scheduler/skip-podgrouper: "true"
-    spec:
-      schedulerName: kai-scheduler
-      priorityClassName: train
+      labels: {kai.scheduler/queue: gpu}
+      annotations: {pod-group-name: vit-0, kai.scheduler/skip-podgrouper: "true"}
+    spec: {schedulerName: kai-scheduler, priorityClassName: train}
 """)
 }
 

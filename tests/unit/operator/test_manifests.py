@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from launcher.cost import METRICS_URL
-from launcher.manifests import pod_security
 from tests.torchrun_manifests import controller_rules, installed
 from trainyard.k8s import names
 from trainyard.operator import names as n
@@ -127,15 +126,6 @@ def test_deployment_has_ports_and_variables_of_the_code() -> None:
     assert [each["name"] for each in container["env"]] == [n.ENV_TOOLS_IMAGE, names.ENV_POD_UID]
     assert container["image"] == container["env"][0]["value"]
     assert re.fullmatch(r"launcher\.invalid/launcher@sha256:0{64}", container["image"])
-
-
-def test_deployment_has_the_security_of_the_launcher() -> None:
-    namespace, _, made = installed("deployment.yaml")
-    assert made["spec"]["template"]["spec"]["securityContext"] == pod_security()
-    labels = namespace["metadata"]["labels"]
-    assert {labels[f"pod-security.kubernetes.io/{mode}"] for mode in ("enforce", "audit", "warn")} == {
-        "restricted"
-    }
 
 
 def test_network_policies_have_labels_and_ports_of_the_code() -> None:

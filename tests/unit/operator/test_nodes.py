@@ -253,19 +253,36 @@ def test_placeholders_of_another_template_are_replaced() -> None:
     assert [each["spec"]["containers"][0]["resources"]["requests"]["cpu"] for each in pods] == ["48"] * 2
 
 
-def test_placeholders_without_preemption_are_deleted() -> None:
-    life = Pooled()
-    life.turn(2)
-    assert len(life.api.placeholders()) == 2  # until the workers have their places
+class Quota(PoolApi):
+    """The namespace may have as many GPUs as the job asks for, and placeholders count, too: no worker gets a pod."""
+
+    def _work(self, job: dict[str, Any]) -> None:
+        if job["spec"]["suspend"] or not self.placeholders():
+            super()._work(job)
+        else:
+            job.setdefault("status", {}).setdefault("startTime", stamp(self.now))
+
+
+@pytest.mark.parametrize(("api", "turns", "workers"), [(PoolApi, 2, 2), (Quota, 3, 0)])
+def test_placeholders_without_preemption_are_deleted(api: type[PoolApi], turns: int, workers: int) -> None:
+    life = Pooled(api=api())
+    life.turn(turns)
+    assert life.status["phase"] == "Provisioning"
+    assert len(life.api.workers()) == workers
     life.wait(19)
-    assert len(life.api.placeholders()) == 2
+    assert life.api.placeholders() == BOTH  # until the workers have their places
     assert (life.requeue_after or 99) <= 1
     life.wait(1)
     assert life.api.placeholders() == []
+    assert len(life.api.workers()) == 2
+
+
+def test_placeholders_of_a_kai_queue_are_deleted_at_once() -> None:
+    """KAI Scheduler does not displace what is none of its own."""
     life = Pooled({}, {"scheduling.scheduler": "kai-scheduler"}, cluster=KAI)
     life.turn(2)
     assert life.status["phase"] == "Provisioning"
-    assert life.api.placeholders() == []  # KAI Scheduler does not displace what is none of its own
+    assert life.api.placeholders() == []
 
 
 def test_impossible_job_is_reported_without_placeholders() -> None:
@@ -351,29 +368,6 @@ def test_worker_without_a_node_restarts_after_the_start_time() -> None:
     life.turn()
     assert life.state == ("Restarting", n.REASON_WAITING_FOR_NODES)
     assert life.names("Job") == []
-
-
-class Quota(PoolApi):
-    """The namespace may have as many GPUs as the job asks for, and placeholders count, too: no worker gets a pod."""
-
-    def _work(self, job: dict[str, Any]) -> None:
-        if job["spec"]["suspend"] or not self.placeholders():
-            super()._work(job)
-        else:
-            job.setdefault("status", {}).setdefault("startTime", stamp(self.now))
-
-
-def test_placeholders_in_a_full_quota_are_deleted() -> None:
-    life = Pooled(api=Quota())
-    life.turn(3)
-    assert life.status["phase"] == "Provisioning"
-    assert (life.api.workers(), life.api.placeholders()) == ([], BOTH)
-    life.wait(19)
-    assert life.api.placeholders() == BOTH
-    assert (life.requeue_after or 99) <= 1
-    life.wait(1)
-    assert life.api.placeholders() == []
-    assert len(life.api.workers()) == 2
 
 
 def test_failed_placeholder_holds_nothing() -> None:

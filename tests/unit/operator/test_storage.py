@@ -110,29 +110,6 @@ def test_queue_edited_to_kai_makes_no_gang_of_an_attempt() -> None:
     assert gang.names("PodGroup") == ["vit-0"]
 
 
-def test_claim_retained_later_is_reported_with_its_patch() -> None:
-    life = Life(SMALL, checkpoints()).run()
-
-    def accepted() -> tuple[str, str]:
-        one = next(each for each in life.status["conditions"] if each["type"] == n.ACCEPTED)
-        return one["status"], one["message"]
-
-    assert accepted() == ("True", "")
-    life.edit_queue(storage={"checkpoints": {**SIZE, "retain": True}})
-    assert accepted()[0] == "True"
-    assert "is deleted with the job, because it was created before its queue retained it" in accepted()[1]
-    assert "kubectl patch pvc -n team vit-checkpoints --type json -p '[{" in accepted()[1]
-    assert life.reconcile() == 0
-    # The user does that.
-    del life.api.objects["PersistentVolumeClaim", "vit-checkpoints"]["metadata"]["ownerReferences"]
-    life.reconcile()
-    assert accepted() == ("True", "")
-    life.api.delete(n.JOB_KIND, "vit")
-    life.api.settle()
-    life.api.settle()
-    assert life.names("PersistentVolumeClaim") == ["vit-checkpoints"]
-
-
 @pytest.mark.parametrize("volume", ["workspace", "datasets", "checkpoints"])
 def test_missing_class_delays_the_job(volume: str) -> None:
     """Queue, job and class may come in one `kubectl apply`: that it is for one node alone is not known yet."""
