@@ -53,6 +53,7 @@ def test_lists_as_tables_and_as_documents(api: TorchrunApi, run: Run) -> None:
 
 def test_table_and_status_of_a_job() -> None:
     now = datetime(2026, 1, 1, 1, 30, tzinfo=UTC)
+    progress = {"step": 120, "loss": 0.123456, "checkpointStep": 40, "throughput": 1e3, "unit": "t/s"}
     lost = "worker vit-0-1-abcde on node b is lost (PreemptionByScheduler); restart 1 of 3"
     item = {
         "metadata": {"name": "vit", "namespace": "team", "creationTimestamp": "2026-01-01T00:00:00Z"},
@@ -61,13 +62,7 @@ def test_table_and_status_of_a_job() -> None:
             **{"phase": "Running", "nodes": 2, "gpusPerNode": 8, "gpus": 16, "restarts": 1, "attempt": 1},
             "lastRestart": {"attempt": 0, "time": "2026-01-01T01:00:00Z", "message": lost},
             "workers": {"active": 2, "failed": 0},
-            "progress": {
-                "step": 120,
-                "loss": 0.123456,
-                "checkpointStep": 40,
-                "throughput": 1e3,
-                "unit": "t/s",
-            },
+            "progress": progress,
             "cost": {"nodeHours": 25.6, "idleNodeHours": 1.024, "usd": 838.938},
             "conditions": [
                 {"type": "Accepted", "status": "True", "reason": "Ok", "message": "fits"},

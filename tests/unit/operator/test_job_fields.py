@@ -91,11 +91,6 @@ def test_cpu_job_requests_no_gpus() -> None:
     assert env({"env": [{"name": "OMP_NUM_THREADS", "value": "5"}]})["OMP_NUM_THREADS"] == "5"
 
 
-def test_command_and_args_reach_the_worker() -> None:
-    words = container({"command": "python train.py --a 'b c'", "args": ["--x", "$(y) z"]})["command"]
-    assert words[-6:] == ["python", "train.py", "--a", "b c", "--x", "$$$$(y) z"]
-
-
 @pytest.mark.parametrize("value", [
     {"value": "1"},
     {"valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},

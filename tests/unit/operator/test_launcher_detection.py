@@ -137,8 +137,6 @@ colossalai run: colossalai run train.py
 ? tune run: python /opt/venv/bin/tune run x
 ? python -m torchtune._cli.tune run: python -m torchtune._cli.tune run x
 ? python -m accelerate.commands.accelerate_cli launch: python -m accelerate.commands.accelerate_cli launch train.py
-? ray job: ray job submit -- python train.py
-? wandb agent: wandb agent team/sweep
 ? my-train: uv run --frozen my-train --lr 1 --fast
 ? ./train: timeout --preserve-status 3600 ./train
 ? a: eval '$PY a; python b.py'
@@ -162,7 +160,6 @@ plain: ./run --lr 1; ./run-uv
 torchrun: if test $A; then L="torchrun --nnodes=1"; else L="python -m torch.distributed.run"; fi; $L train.py
 deepspeed: L=python; test $A && L=deepspeed; L=python3; eval $L train.py
 ? srun torchrun: srun torchrun train.py
-? xvfb-run: xvfb-run -a torchrun train.py
 ? launch: conda run -n accelerate launch train.py
 ? retry: python train.py; retry 3
 """

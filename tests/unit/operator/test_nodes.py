@@ -553,16 +553,6 @@ CPU = {"nodeResources.gpus": 0, "nodeResources.cpus": "96", "nodeResources.memor
 PART = {"nodeResources.gpus": 1, "nodeResources.cpus": "10", "nodeResources.memory": "100Gi"}
 
 
-@pytest.mark.parametrize("resource", [("memory", "2Ti"), ("cpus", "98")])
-def test_worker_larger_than_every_node_is_refused(resource: tuple[str, str]) -> None:
-    life = Pooled({"numGPUs": 8}, {f"nodeResources.{resource[0]}": resource[1]})
-    life.api.annotations = NODE
-    life.turn(2)
-    assert life.state == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
-    assert "a worker requests" in life.message
-    assert life.api.bought == 0
-
-
 def test_queue_status_has_what_submit_checks() -> None:
     life = Pooled({"numGPUs": 8}, PART)
     life.api.annotations = NODE

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.launcher.api_server import FakeApi, serving
 from tests.unit.launcher.conftest import made_for
 from tests.unit.operator.api import sync_pod_status
-from tests.unit.operator.permissions import GIVEN, Needed, needed
+from tests.unit.operator.conftest import GIVEN, Needed, needed
 from tests.unit.operator.staged import (
     ATTEMPT,
     JOB,

@@ -78,12 +78,6 @@ def test_gpu_type_of_a_product_is_its_name_alone() -> None:
     assert len(gpu_terms("NVIDIA-H100-80GB-HBM3")) == 2
 
 
-def test_image_and_working_dir_reach_the_worker() -> None:
-    worker = container({}, {"image": "example.com/own:3", "workingDir": "/work"})
-    assert (worker["image"], worker["workingDir"]) == ("example.com/own:3", "/work")
-    assert container()["workingDir"] == "/app"
-
-
 def test_working_dir_follows_mount_of_workspace() -> None:
     moved = {"storage.workspace": {"enabled": True, "size": "1Gi", "mountPath": "/workspace"}}
     assert container(SENT, moved)["workingDir"] == "/workspace"
@@ -290,12 +284,6 @@ def test_workspace_in_claim_has_directory_of_job() -> None:
         assert tool["volumeMounts"][0]["subPath"] == made.uid
     without, _ = mounted(build_worker(attempt_spec({}, claim, cluster)), "/app")
     assert without == {"name": "workspace", "mountPath": "/app", "readOnly": True}
-
-
-def test_shm_size_per_gpu_sets_shared_memory() -> None:
-    _, volume = mounted(pod({}, {"storage.shmSizePerGPU": "8Gi"}), "/dev/shm")
-    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "64Gi"}
-    assert "volumes" not in pod()["spec"]
 
 
 def test_scheduling_fields_reach_the_pod() -> None:

@@ -244,29 +244,6 @@ def test_workers_removed_by_a_succeeded_job_are_not_lost(api: FakeApi) -> None:
     assert (phase(api), api.objects[JOB]["status"]["restarts"]) == (n.PHASE_RUNNING, 0)
 
 
-@pytest.mark.parametrize(
-    ("provisioner", "phase_", "reason_"),
-    [
-        ("fsx.csi.aws.com", n.PHASE_PROVISIONING, n.REASON_STARTING),
-        ("ebs.csi.aws.com", n.PHASE_FAILED, n.REASON_INVALID_SPEC),
-    ],
-)
-def test_class_created_since_the_last_read_decides(
-    api: FakeApi, provisioner: str, phase_: str, reason_: str
-) -> None:
-    """A job that can't run is refused for ever, so it is not refused by an old read of the cluster."""
-    stage(api)
-    checkpoints = {"enabled": True, "size": "1Gi", "storageClass": "new"}
-    api.objects[QUEUE]["spec"]["storage"] = {"checkpoints": checkpoints}
-    controller = reconciler(Mortal(api))
-    controller.reconcile_job("team", "vit")
-    assert (phase(api), reason(api)) == (n.PHASE_PENDING, n.REASON_STORAGE_CLASS_NOT_FOUND)
-    new = {**thing("storage.k8s.io/v1", "StorageClass", "new", {}), "provisioner": provisioner}
-    api.put("/apis/storage.k8s.io/v1/storageclasses/new", new)
-    controller.reconcile_job("team", "vit")
-    assert (phase(api), reason(api)) == (phase_, reason_)
-
-
 def test_foreign_object_with_a_needed_name_is_reported(api: FakeApi) -> None:
     stage(api)
     api.put(SERVICE, thing("v1", "Service", "vit", {"clusterIP": "10.0.0.1"}))

@@ -20,7 +20,6 @@ from tests.unit.workspace.archives import (
     receive,
     received,
     serving,
-    started,
     until,
 )
 from trainyard.operator import names
@@ -29,7 +28,7 @@ from trainyard.workspace.bucket import Bucket, archive_url, parse_url
 from trainyard.workspace.errors import NotThere, WorkspaceError
 from trainyard.workspace.place import placed
 from trainyard.workspace.sidecar import PodSource, fetch
-from trainyard.workspace.sync_pod import Pointer, Store, SyncPod, server
+from trainyard.workspace.sync_pod import Pointer, Store, SyncPod
 
 if TYPE_CHECKING:
     from tests.unit.emulator import Cloud
@@ -239,54 +238,6 @@ def test_follow_on_one_volume_applies_each_archive_once(
     assert files == {"a": "2", "log": "the job's"}
     assert len([line for line in caplog.messages if "1 put, 1 removed" in line]) == 1
     assert f"{two.digest} was sent to 127.0.0.1, " in caplog.text, "the log says who has which archive"
-
-
-@pytest.mark.long
-def test_fetch_after_kills_completes(tmp_path: Path) -> None:
-    archive = packed(tmp_path / "in", a="1", **{f"f{i}": str(i) * 50_000 for i in range(200)})
-    root, into = tmp_path / "store", tmp_path / "app"
-    received(Store(root), archive)
-    served = server(Store(root), "127.0.0.1", 0)
-    port = served.server_port
-    served.server_close()
-    serve = ("serve", "--root", str(root), "--address", "127.0.0.1", "--port", str(port))
-    named = str(pointing(tmp_path / "archive", archive))
-    get = ("fetch", "--archive", named, "--sync", f"http://127.0.0.1:{port}", "--into", str(into))
-    early = started(*get)
-    first = started(*serve)
-    try:
-        until(lambda: into.exists() or early.poll() is not None)
-        first.kill()
-        early.kill()
-    finally:
-        first.communicate()
-        early.communicate()
-    for count in (1, 100):  # of the files that are in place
-        with serving(Store(root), port):
-            late = started(*get)
-            until(lambda count=count, late=late: late.poll() is not None or len([*into.glob("f*")]) >= count)
-            late.kill()
-            late.communicate()
-        state = placed(into)
-        assert state.digest in ("", archive.digest)
-    second = started(*serve)
-    try:
-        assert second.stderr is not None
-        assert "serving" in second.stderr.readline()  # all may be there by now: then nobody waits for it
-        with started(*get) as whole:
-            reported = whole.communicate()[1]
-        assert whole.returncode == 0, reported
-    finally:
-        second.terminate()
-        said = second.communicate(timeout=60)[1]
-    assert second.returncode == 0, said
-    assert {path.name for path in into.iterdir()} == {
-        ".torchrun-workspace",
-        "a",
-        *(f"f{i}" for i in range(200)),
-    }
-    assert all((into / f"f{i}").read_text() == str(i) * 50_000 for i in range(200))
-    assert not list((into / ".torchrun-workspace").glob("incoming-*"))
 
 
 @pytest.fixture
