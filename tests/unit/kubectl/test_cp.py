@@ -153,9 +153,7 @@ def test_a_link_is_copied_as_what_it_names(cluster: Cluster, pods: Pods, tmp_pat
     assert (pods.root / "link").read_text() == "seven"
     assert not (pods.root / "link").is_symlink()
     (pods.root / "ring").symlink_to("ring")
-    fails(
-        cluster, "job:ring", tmp_path / "x", 65, "cp: ring of pod: tar: ring: .*Too many levels of symbolic"
-    )
+    fails(cluster, "job:ring", tmp_path / "x", 65, "cp: ring of pod: tar: ring: .*Too many levels of sym")
 
 
 def test_download_names_the_members_it_skips(
@@ -241,9 +239,7 @@ def test_cp_from_an_ended_worker_is_refused(
     for status in ({"phase": "Succeeded"}, {"phase": "Running", "containerStatuses": [over]}):
         pod = {"metadata": {"name": "pod"}, "status": status}
         monkeypatch.setattr(cp_verb, "newest_pods", lambda _pods, pod=pod: {0: pod})
-        fails(
-            cluster, "one:/a/last.pt", tmp_path / "x", 66, "^job one: its worker 0 has ended; cp needs a run"
-        )
+        fails(cluster, "one:/a/last.pt", tmp_path / "x", 66, "^job one: its worker 0 has ended; cp needs")
 
 
 def test_cp_reports_what_cannot_be_copied(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
@@ -259,13 +255,7 @@ def test_cp_reports_what_cannot_be_copied(cluster: Cluster, pods: Pods, tmp_path
         ("x" * 300, "job:x", (), 65, f"cp: can't read {'x' * 300}: File name too long"),
         ("job:a", "x" * 300, (), 65, f"cp: can't write {'x' * 300}: File name too long"),
         ("job:a", tmp_path / "absent" / "x", (), 65, "absent is not a directory here"),
-        (
-            "job:a",
-            tmp_path / "x",
-            ("--node-rank", "7"),
-            66,
-            "job job: has no worker 7 now; its phase is Pend",
-        ),
+        ("job:a", tmp_path / "x", ("--node-rank", "7"), 66, "job job: has no worker 7 now; its phase is P"),
     ):
         fails(cluster, source, target, code, said, *more)
     assert not (tmp_path / "x").exists()

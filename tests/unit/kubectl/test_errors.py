@@ -99,27 +99,15 @@ def test_main_with_bad_words_prints_one_clear_line(api: TorchrunApi, run: Run, c
     [
         *((text, "") for text in ("{", "[]", "text", "contexts: [1]")),
         ("../..", "namespace: '../..' must be a namespace"),
-        ("ftp://x", "server: 'ftp://x' should be an address"),
     ],
 )
 def test_an_invalid_kubeconfig_is_reported(
     api: TorchrunApi, capfd: pytest.CaptureFixture[str], tmp_path: Path, text: str, said: str
 ) -> None:
     file = api.kubeconfig(tmp_path / "kubeconfig")
-    old = {"namespace": "team", "server": api.url}.get(said.partition(":")[0])
-    file.write_text(file.read_text().replace(old, text) if old else text)
+    file.write_text(file.read_text().replace("team", text) if said else text)
     assert main(["list", "--kubeconfig", str(file)], {}) == 78
     assert (said or f"--kubeconfig {file}: ") in only_line(capfd.readouterr().err)
-
-
-def test_a_missing_kubeconfig_is_reported(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone = str(tmp_path / "gone")
-    monkeypatch.setenv("KUBECONFIG", gone)
-    for words, said in ((["list", "--kubeconfig", "none"], "none"), (["list"], f"KUBECONFIG {gone}: ")):
-        assert main(words, {}) == 78
-        assert said in only_line(capfd.readouterr().err)
 
 
 @pytest.mark.parametrize("closed", [">&-", ">&- 2>&- <&-"])

@@ -111,44 +111,31 @@ def test_sync_of_a_script_with_another_launcher_is_reported(
     assert said in run("sync", "one")[2]
 
 
-@pytest.mark.parametrize(
-    ("command", "name"),
-    [
-        ("python trian.py", "trian.py"),
-        ("python -u ./src/a.py --lr 1", "./src/a.py"),
-        ("NAME=1 nohup python3 -O a.py b.py", "a.py"),
-        ("torchrun --nproc-per-node 8 a.py train.py", "a.py"),
-        ("accelerate launch --config_file c.yaml a.py", "a.py"),
-        ("bash run.sh", "run.sh"),
-        ("./bin/run --lr 1", "./bin/run"),
-        ("pip install -r requirements.txt && cd src && python a.py", "src/a.py"),
-        ("python out/big.py", "out/big.py"),
-        ("python data/c.py", "data/c.py"),
-        ("python link.py", "link.py"),
-        ("cd out && bash run.sh", "out/run.sh"),
-        ("python train.py", ""),
-        ("cd own && python -m own.a a.py", ""),
-        ("python own", ""),
-        ("python kept/b.py", ""),
-        ("cd $DIR && python a.py", ""),
-        ("python /opt/a.py", ""),
-        ("cd /opt && python a.py", ""),
-        (". ./a.sh; python train.py", ""),
-        ("python ../a.py", ""),
-        ("python $NAME.py", ""),
-        ("python -c 'import a' a.py", ""),
-        ("python -m a b.py", ""),
-        ("python - a.py", ""),
-        ("a.py", ""),
-        ("torchrun --no-python ./run a.py", ""),
-        ("torchrun -m a b.py", ""),
-        ("mpirun --wdir /opt a.py", ""),
-        ("git clone x && python x/a.py", ""),
-        ("cat > a.py <<END\nEND\npython a.py", ""),
-        ("test -f a.py || exec python train.py; python a.py", ""),
-        ("python mounted/a.py", ""),
-    ],
-)
+NOT_SENT = [
+    ("python trian.py", "trian.py"),
+    ("python -u ./src/a.py --lr 1", "./src/a.py"),
+    ("NAME=1 nohup python3 -O a.py b.py", "a.py"),
+    ("torchrun --nproc-per-node 8 a.py train.py", "a.py"),
+    ("accelerate launch --config_file c.yaml a.py", "a.py"),
+    ("bash run.sh", "run.sh"),
+    ("./bin/run --lr 1", "./bin/run"),
+    ("pip install -r requirements.txt && cd src && python a.py", "src/a.py"),
+    ("python out/big.py", "out/big.py"),
+    ("python data/c.py", "data/c.py"),
+    ("python link.py", "link.py"),
+    ("cd out && bash run.sh", "out/run.sh"),
+]
+SENT_OR_UNKNOWN = [
+    "python train.py", "cd own && python -m own.a a.py", "python own", "python kept/b.py", "cd $DIR && python a.py",
+    "python /opt/a.py", "cd /opt && python a.py", ". ./a.sh; python train.py", "python ../a.py", "python $NAME.py",
+    "python -c 'import a' a.py", "python -m a b.py", "python - a.py", "a.py", "torchrun --no-python ./run a.py",
+    "torchrun -m a b.py", "mpirun --wdir /opt a.py", "git clone x && python x/a.py",
+    "cat > a.py <<END\nEND\npython a.py", "test -f a.py || exec python train.py; python a.py",
+    "python mounted/a.py",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "name"), [*NOT_SENT, *((each, "") for each in SENT_OR_UNKNOWN)])
 def test_script_that_is_not_sent_is_refused(
     api: TorchrunApi, run: Run, pod: Store, code: Path, command: str, name: str
 ) -> None:

@@ -198,12 +198,7 @@ def test_verb_changes_a_repeated_job_once(api: TorchrunApi, run: Run) -> None:
     ("code", "message", "result", "said"),
     [
         (404, "not found", 66, "job one: is not in namespace team; `kubectl torchrun list -A"),
-        (
-            409,
-            "Precondition failed: UID in precondition: a, UID in",
-            66,
-            "job one: was replaced by another job",
-        ),
+        (409, "Precondition failed: UID in precondition: a, UID in", 66, "job one: was replaced by another"),
         (409, "the object has been modified", 64, "job: the API server refuses it: the object has been mod"),
     ],
 )
@@ -292,9 +287,7 @@ def test_a_command_to_paste_has_the_flags_that_were_given(
     odd = api.kubeconfig(tmp_path / "a file")
     given = ("-n", "team", "--context", "here", "--kubeconfig", str(odd))
     flags = f"-A --context here --kubeconfig '{odd}'"
-    assert run(*SUBMIT, "--queue", "none", *given, "x")[2].endswith(
-        f"`kubectl torchrun queues {flags}` shows all\n"
-    )
+    assert run(*SUBMIT, "--queue", "none", *given, "x")[2].endswith(f"queues {flags}` shows all\n")
     assert run("status", *given, "two")[2].endswith(f"`kubectl torchrun list {flags}` shows all\n")
 
 

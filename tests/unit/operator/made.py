@@ -75,9 +75,8 @@ def container(
     of_job: Mapping[str, Any] | None = None, of_queue: Mapping[str, Any] | None = None
 ) -> JsonObject:
     """The workers' container."""
-    return next(
-        each for each in pod(of_job, of_queue)["spec"]["containers"] if each["name"] == n.WORKER_CONTAINER
-    )
+    containers = pod(of_job, of_queue)["spec"]["containers"]
+    return next(each for each in containers if each["name"] == n.WORKER_CONTAINER)
 
 
 def env(of_job: Mapping[str, Any] | None = None, of_queue: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -84,10 +84,8 @@ class PoolApi(Api):
         ]
         named = {"group": observe.NODE_CLASS_GROUP, "kind": "EC2NodeClass", "name": POOL}
         template = {"spec": {"requirements": requirements, "taints": self.taints, "nodeClassRef": named}}
-        return {
-            "metadata": {"name": POOL, "annotations": self.annotations},
-            "spec": {"template": template, **limits},
-        }
+        meta = {"name": POOL, "annotations": self.annotations}
+        return {"metadata": meta, "spec": {"template": template, **limits}}
 
     def put_status(self, item: JsonObject, status: JsonObject) -> bool:
         is_written = super().put_status(item, status)
@@ -196,9 +194,8 @@ class PoolApi(Api):
         self.bought += 1
         name = f"{POOL}-{self.bought:05d}"
         if self.left <= 0:
-            self.warn(
-                "NodeClaim", name, "InsufficientInstanceCapacity: no capacity", "InsufficientCapacityError"
-            )
+            message = "InsufficientInstanceCapacity: no capacity"
+            self.warn("NodeClaim", name, message, "InsufficientCapacityError")
             return
         self.left -= 1
         meta = {"name": name, "uid": name, "creationTimestamp": stamp(self.now)}

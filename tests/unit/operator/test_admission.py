@@ -91,10 +91,8 @@ def test_policies_fail_closed_and_deny() -> None:
     assert [each["failurePolicy"] for each in policies] == ["Fail", "Fail"]
     assert [each["validationActions"] for each in bindings] == [["Deny"], ["Deny"]]
     assert {each["policyName"] for each in bindings} == {n.JOB_POLICY, n.QUEUE_POLICY}
-    operations = [
-        rule["operations"] for each in policies for rule in each["matchConstraints"]["resourceRules"]
-    ]
-    assert operations == [["CREATE", "UPDATE"]] * 2
+    rules = [rule for each in policies for rule in each["matchConstraints"]["resourceRules"]]
+    assert [each["operations"] for each in rules] == [["CREATE", "UPDATE"]] * 2
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ def cause(life: Life) -> str:
     return text.replace(life.names("Pod")[0], "FIRST")
 
 
+CONFIG = "CreateContainerConfigError"
 NO_IMAGE = "can't get image example.com/train:1: kubectl describe pod says why"
 
 
@@ -53,14 +54,8 @@ NO_IMAGE = "can't get image example.com/train:1: kubectl describe pod says why"
         (UNSCHEDULABLE, f"waits for a node: {NO_ROOM.partition('.')[0]}"),
         (waiting("ErrImagePull", "rpc error: not found"), NO_IMAGE),
         (waiting("ImagePullBackOff", 'Back-off pulling image "x"'), NO_IMAGE),
-        (
-            waiting("CreateContainerConfigError", 'secret "token"\nnot found'),
-            'can\'t start: CreateContainerConfigError: secret "token" not found',
-        ),
-        (
-            waiting("CreateContainerConfigError", 'configmap "a" not found', "initContainerStatuses"),
-            'can\'t start: CreateContainerConfigError: configmap "a" not found',
-        ),
+        (waiting(CONFIG, 'secret "token"\nnot found'), f'can\'t start: {CONFIG}: secret "token" not found'),
+        (waiting(CONFIG, "no map", "initContainerStatuses"), f"can't start: {CONFIG}: no map"),
         (waiting("CrashLoopBackOff"), "can't start: CrashLoopBackOff"),
     ],
 )

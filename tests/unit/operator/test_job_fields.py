@@ -160,9 +160,8 @@ def test_workspace_without_url_uses_sync_pod() -> None:
     sync = build_sync_pod(made)
     for each in (*tools, *sync["spec"]["containers"]):
         for mount in each["volumeMounts"]:
-            assert not f"{image.workdir}/".startswith(f"{mount['mountPath']}/"), (
-                "the image has its program there"
-            )
+            hidden = f"{image.workdir}/".startswith(f"{mount['mountPath']}/")
+            assert not hidden, "the image has its program there"
     # It is the annotation by which a new digest, and a new size, are noticed.
     (job,) = build_jobs(made)
     assert job["metadata"]["annotations"] == {

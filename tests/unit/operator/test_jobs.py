@@ -356,16 +356,12 @@ def test_sync_while_running_annotates_the_pods(url: str) -> None:
     """With a bucket or without, and with a deleted queue: the job's spec decides."""
 
     def archives() -> list[Any]:
-        pods = (
-            each["metadata"] for each in life.api.list("Pod") if n.LABEL_ATTEMPT in each["metadata"]["labels"]
-        )
-        return [json.loads(each["annotations"][n.ANNOTATION_ARCHIVE]) for each in pods]
+        pods = [each["metadata"]["annotations"] for each in life.api.workers()]
+        return [json.loads(each[n.ANNOTATION_ARCHIVE]) for each in pods]
 
     life = Life({"workspace": {**SENT, "url": url}}, {"storage.workspace.bucket": "s3://own/w"})
-    life.api.objects[n.JOB_KIND, "vit"]["spec"]["workspace"] = sent = {
-        **SENT,
-        **({"url": url} if url else {}),
-    }
+    sent = {**SENT, **({"url": url} if url else {})}
+    life.api.objects[n.JOB_KIND, "vit"]["spec"]["workspace"] = sent
     life.run()
     assert archives() == [{"digest": DIGEST, "size": SENT["sizeBytes"], "url": url}] * 2
     life.api.delete(n.QUEUE_KIND, "research")

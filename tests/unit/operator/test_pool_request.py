@@ -104,9 +104,8 @@ def test_request_has_the_numbers_of_the_job() -> None:
     assert (request.min_nodes, request.max_nodes) == (2, 4)
     assert (request.pool.resource, request.pool.per_node) == ("nvidia.com/gpu", 8)
     assert (request.pool.instance_type, request.pool.zone) == ("p5.48xlarge", "us-west-2b")
-    cpus = build_request(
-        attempt_spec({"numGPUs": 0, "numNodes": 3}, {**POOLED, "nodeResources.gpus": 0}), None
-    )
+    on_cpus = attempt_spec({"numGPUs": 0, "numNodes": 3}, {**POOLED, "nodeResources.gpus": 0})
+    cpus = build_request(on_cpus, None)
     assert (cpus.min_nodes, cpus.max_nodes) == (3, 3)
     assert (cpus.pool.resource, cpus.pool.per_node) == ("cpu", 96)
     part = build_request(attempt_spec({"numGPUs": 8, "numNodes": 2}, POOLED), POOL)

@@ -538,9 +538,7 @@ def live_with_faults(world: Pooled) -> None:
             world.quiet()
         if world.final:
             break
-        assert all(each["spec"]["nodeName"] for each in world.api.workers()), (
-            "a gang of which some have no node"
-        )
+        assert all(each["spec"]["nodeName"] for each in world.api.workers()), "some of a gang have no node"
         world.workers_run()
         world.quiet()
         world.api.run_pods("Succeeded", exit_code=0)

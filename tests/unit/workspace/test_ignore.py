@@ -161,9 +161,8 @@ def test_select_below_the_top_applies_files_above(memory_path: Path) -> None:
 
 def test_select_torchrunignore_replaces_gitignore(tmp_path: Path) -> None:
     fill(tmp_path, ("a.py", "a.bin", "in/keep.bin", "in/a.bin"))
-    fill(
-        tmp_path, {".gitignore": "*.py\n", ".torchrunignore": "*.bin\n", "in/.torchrunignore": "!keep.bin\n"}
-    )
+    fill(tmp_path, {".gitignore": "*.py\n", ".torchrunignore": "*.bin\n"})
+    fill(tmp_path, {"in/.torchrunignore": "!keep.bin\n"})
     found = {path for path in ours(tmp_path) if "ignore" not in path}
     assert found == {"a.py", "in/keep.bin"}
 

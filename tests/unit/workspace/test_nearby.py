@@ -48,25 +48,16 @@ def test_receive_from_nearby_takes_a_complete_archive(
         assert receive(root, archive, nearby=(a, nobody, d)) == (0, "")
         lines = [line for line in caplog.messages if "copied from" in line]
         assert f"{archive.digest} is not copied from {a}: upload: digest is sha256:" in lines[0]
-        assert (
-            f"{archive.digest} is not copied from {nobody}: sync pod: {nobody} can't be reached: " in lines[1]
-        )
+        assert f"{archive.digest} is not copied from {nobody}: sync pod: {nobody} can't be rea" in lines[1]
         assert lines[2:] == [f"{archive.digest} was copied from {d}, {archive.size} bytes"]
     assert Store(root).archive(archive.digest).read_bytes() == data
 
 
-@pytest.mark.parametrize(
-    ("drips", "reported"), [(True, "it is too slow"), (False, "can't be reached: timed out")]
-)
 @pytest.mark.long
 def test_copy_from_a_slow_pod_gives_up(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    drips: bool,
-    reported: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also if it sends a byte now and then."""
+    """It sends a byte now and then. The test above has one that sends nothing."""
     caplog.set_level(logging.INFO)
     archive = packed(tmp_path / "in", a=os.urandom(400_000).hex())
     data, going = archive.file.read_bytes(), threading.Event()
@@ -78,7 +69,7 @@ def test_copy_from_a_slow_pod_gives_up(
         connection, _ = slow.accept()
         connection.recv(2**16)
         connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(data)}\r\n\r\n".encode())
-        for byte in data[:600] if drips else b"":
+        for byte in data[:600]:
             if going.wait(0.02):
                 break
             connection.sendall(bytes([byte]))
@@ -94,7 +85,7 @@ def test_copy_from_a_slow_pod_gives_up(
         assert 0.3 <= time.monotonic() - began < 10
         (line,) = caplog.messages
         assert line.startswith(f"{archive.digest} is not copied from {address}: ")
-        assert line.endswith(reported)
+        assert line.endswith("it is too slow")
     finally:
         going.set()
         thread.join()

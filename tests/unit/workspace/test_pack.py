@@ -65,14 +65,13 @@ def test_pack_depends_only_on_the_files(tmp_path: Path) -> None:
 
 
 def test_pack_is_read_by_tar_and_unpack(tmp_path: Path) -> None:
-    files = {
+    files = FILES | {
         "trailing ": b"5",
         f"a{' ' * 97}": b"6",
         f"b{' ' * 60}c": b"7",
         ".env": b"8",
-        "b/.config/.x": b"9",
+        "b/.x/.x": b"9",
     }
-    files |= FILES
     root = fill(tmp_path / "one", files)
     (root / os.fsdecode(b"\xff")).write_bytes(b"no UTF-8")
     (root / "b" / "up").symlink_to("../a")

@@ -25,7 +25,7 @@ from tests.unit.workspace.archives import (
 from trainyard.operator import names
 from trainyard.operator.names import archive_prefix
 from trainyard.workspace.bucket import Bucket, archive_url, parse_url
-from trainyard.workspace.errors import NotThere, WorkspaceError
+from trainyard.workspace.errors import WorkspaceError
 from trainyard.workspace.place import placed
 from trainyard.workspace.sidecar import PodSource, fetch
 from trainyard.workspace.sync_pod import Pointer, Store, SyncPod
@@ -288,24 +288,6 @@ def test_fetch_refuses_objects_of_others(
         fetch(PodSource(named), tmp_path / "restarted", sleep=lambda _: None)
     assert not (tmp_path / "restarted" / "a").exists()
     assert evil.digest not in caplog.text.replace(f"digest is {evil.digest}", "")
-
-
-def test_fetch_waits_for_a_late_archive(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    archive = packed(tmp_path / "in", a="new")
-    url = archive_url("s3://code", "research", archive.digest)
-    Bucket().send(archive, url)
-    flaky = PodSource(pointing(tmp_path / "archive", archive, url))
-    read, tries = flaky.archive, []
-
-    def late(pointer: Pointer, into: Path) -> None:
-        tries.append(pointer)
-        if len(tries) < 3:
-            raise NotThere("SlowDown")
-        read(pointer, into)
-
-    monkeypatch.setattr(flaky, "archive", late)
-    fetch(flaky, tmp_path / "app", sleep=lambda _: None)
-    assert (len(tries), (tmp_path / "app" / "a").read_text()) == (3, "new")
 
 
 def test_send_replaces_a_damaged_object(bucket: Any, tmp_path: Path) -> None:
