@@ -30,10 +30,10 @@ def test_one_file_runs_without_other_packages(tmp_path: Path) -> None:
     (code / "train.py").write_text("print(1)")
     alone = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "KUBECONFIG": str(tmp_path / "none")}
     words = ("submit", "--queue", "q", "--gpus", "0", "--dry-run", "python train.py")
+    # Python without the environment's packages, as on another machine.
+    python = [sys.executable, "-S", "-I"]
 
     def run(file: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        # Python without the environment's packages, as on another machine.
-        python = [sys.executable, "-S", "-I"]
         return subprocess.run(
             [*python, str(file), *arguments], cwd=code, env={**alone, **more}, capture_output=True, text=True
         )
@@ -52,13 +52,8 @@ def test_one_file_runs_without_other_packages(tmp_path: Path) -> None:
     (home,) = unpacked
     assert not (home / "launcher" / "README.md").exists(), "an edit of it would be another build"
     shutil.rmtree(home)
-    interrupted = subprocess.Popen(
-        [sys.executable, "-S", "-I", str(plugin), *words],
-        cwd=code,
-        env=alone,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [*python, str(plugin), *words]
+    interrupted = subprocess.Popen(command, cwd=code, env=alone, stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + 60
     while not list(home.parent.iterdir()):
         assert time.monotonic() < end

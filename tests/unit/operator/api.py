@@ -293,14 +293,11 @@ def needed(job: JsonObject) -> int:
 
 def _pod(job: JsonObject, index: int, serial: int, node: str) -> JsonObject:
     template = job["spec"]["template"]
-    owner = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        **{key: job["metadata"][key] for key in ("name", "uid")},
-    }
+    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid}
     meta = {
         **copied(template["metadata"]),
-        "name": f"{job['metadata']['name']}-{index}-{serial}",
+        "name": f"{name}-{index}-{serial}",
         "namespace": job["metadata"]["namespace"],
         "ownerReferences": [owner],
     }

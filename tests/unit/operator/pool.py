@@ -59,7 +59,6 @@ class PoolApi(Api):
 
     def observation(self, *, fresh: bool = True) -> Observation:
         """Return the pool as the controller reads it."""
-        pods = [each for (kind, _), each in self.objects.items() if kind == "Pod"]
         others = [each for name, each in self.others.items() if fresh or name not in self.unheard]
         return Observation(
             now=self.now,
@@ -67,7 +66,7 @@ class PoolApi(Api):
             nodes=tuple(observe.node(each) for each in self.nodes.values()),
             claims=tuple(observe.claim(each) for each in self.claims.values()),
             pool=self._pool() if self.exists else None,
-            pods=tuple(observe.pod(each) for each in (*pods, *others)),
+            pods=tuple(observe.pod(each) for each in (*self.of_kind("Pod"), *others)),
             warnings=tuple(observe.warning_event(each) for each in self.warnings),
         )
 
@@ -148,11 +147,8 @@ class PoolApi(Api):
             self.others[meta["name"]] = {"metadata": meta, "spec": spec, "status": {"phase": "Running"}}
 
     def pods_on(self, name: str) -> list[JsonObject]:
-        return [
-            each
-            for (kind, _), each in self.objects.items()
-            if kind == "Pod" and each["spec"].get("nodeName") == name and _phase(each) not in OVER
-        ]
+        pods = self.of_kind("Pod")
+        return [each for each in pods if each["spec"].get("nodeName") == name and _phase(each) not in OVER]
 
     def usable(self, node: JsonObject) -> bool:
         """Return whether an empty node like this one can run a worker."""
@@ -215,9 +211,8 @@ class PoolApi(Api):
     def pods_without_node(self) -> list[JsonObject]:
         return [
             each
-            for (kind, _), each in self.objects.items()
-            if kind == "Pod"
-            and not each["spec"].get("nodeName")
+            for each in self.of_kind("Pod")
+            if not each["spec"].get("nodeName")
             and not each["metadata"]["name"].endswith("-sync-0")
             and "deletionTimestamp" not in each["metadata"]
         ]
@@ -260,11 +255,8 @@ class PoolApi(Api):
         )
 
     def workers(self) -> list[JsonObject]:
-        return [
-            each
-            for (kind, _), each in self.objects.items()
-            if kind == "Pod" and n.LABEL_ATTEMPT in each["metadata"]["labels"] and _phase(each) not in OVER
-        ]
+        pods = (each for each in self.of_kind("Pod") if n.LABEL_ATTEMPT in each["metadata"]["labels"])
+        return [each for each in pods if _phase(each) not in OVER]
 
 
 def _is_placeholder(item: JsonObject) -> bool:

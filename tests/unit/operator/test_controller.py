@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
-from typing import Any, cast
+from typing import cast
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -295,19 +295,6 @@ def test_failed_reconcile_is_counted_and_a_sign_of_life() -> None:
         await until(lambda: parts.controller.silent_seconds() == 0)
 
     run(parts.controller.run, test)
-
-
-def test_jobs_and_waiting_are_counted_at_the_scrape() -> None:
-    async def main() -> None:
-        parts = Parts()
-        for waiting in (0, 2):
-            assert f"trainyard_torchrun_waiting {waiting}.0" in parts.scrape()
-            assert f'trainyard_torchrun_jobs{{phase="Pending"}} {waiting / 2}' in parts.scrape()
-            item: dict[str, Any] = {"kind": n.JOB_KIND, "metadata": {"name": "vit", "namespace": "team"}}
-            parts.controller.change(None, item)
-            parts.controller.enqueue([(JOB, 0.0), (QUEUE, 0.0), (QUEUE, 0.0)])
-
-    asyncio.run(main())
 
 
 def watch(api: FakeApi, test: Callable[[Controller], Awaitable[None]]) -> None:
