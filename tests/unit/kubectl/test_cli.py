@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.kubectl.plugin_api import JOBS, Run, TorchrunApi
+from tests.unit.kubectl.conftest import JOBS, Run, TorchrunApi
 from trainyard.kubectl import complete
 from trainyard.kubectl.cli import job_name, namespace_name, object_name, parser
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.unit.kubectl.plugin_api import JOBS, SUBMIT, Run, TorchrunApi, only_line, sent
+from tests.unit.kubectl.conftest import JOBS, SUBMIT, Run, TorchrunApi, only_line, sent
 from trainyard.k8s.client import ApiError
 from trainyard.kubectl import upload
 from trainyard.kubectl.__main__ import main
@@ -123,20 +123,6 @@ def test_closed_standard_output_ends_before_any_request(
     reported = "kubectl torchrun: standard output: is closed. Nothing was done\n"
     assert (ended.stdout, ended.stderr) == ("", reported if closed == ">&-" else "")
     assert not api.requests
-
-
-def test_a_forbidden_namespace_is_named(api: TorchrunApi, run: Run) -> None:
-    other = JOBS.replace("/team/", "/other/")
-    api.refused.update({("GET", JOBS), ("POST", other), ("GET", other)})
-    result, _, err = run("list")
-    assert result == 77
-    assert "namespace team: you may not list torchrunjobs there" in only_line(err)
-    api.refused.add(("GET", JOBS.replace("/namespaces/team", "")))
-    assert run("list", "-A")[2].startswith("kubectl torchrun: all namespaces: you may not list torchrunjobs")
-    result, _, err = run(*SUBMIT, "-n", "other", "x")
-    assert result == 77
-    assert "namespace other: you may not create torchrunjobs there" in err
-    assert api.names(JOBS) == api.names(other) == []
 
 
 TEAM = "namespace team"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from launcher.manifests import stamp
-from tests.unit.kubectl.plugin_api import JOBS, PODS, Run, TorchrunApi, only_line
+from tests.unit.kubectl.conftest import JOBS, PODS, Run, TorchrunApi, only_line
 from tests.unit.launcher.api_server import status, until
 from trainyard.kubectl import logs
 from trainyard.kubectl.logs import node_rank_problem

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.torchrun_manifests import manifest
-from tests.unit.kubectl.plugin_api import SUBMIT, Run, TorchrunApi, only_line
+from tests.unit.kubectl.conftest import SUBMIT, Run, TorchrunApi, only_line
 from trainyard.kubectl.__main__ import main
 from trainyard.kubectl.launcher_choice import script_reader
 from trainyard.operator import names as n

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.kubectl.plugin_api import JOBS, PODS, Run, TorchrunApi, only_line
+from tests.unit.kubectl.conftest import JOBS, PODS, Run, TorchrunApi, only_line
 from tests.unit.launcher.api_history import Object
 from tests.unit.launcher.api_server import status
 from trainyard.kubectl import logs

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.unit.kubectl.plugin_api import JOBS, PODS, SUBMIT, TorchrunApi, only_line, sent
+from tests.unit.kubectl.conftest import JOBS, PODS, SUBMIT, TorchrunApi, only_line, sent
 from trainyard.kubectl import upload
 from trainyard.kubectl.__main__ import main
 from trainyard.operator import names as n

@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from infra import credential_names
-from tests.unit.kubectl.plugin_api import JOBS, SUBMIT, Run, TorchrunApi, only_line
+from tests.unit.kubectl.conftest import JOBS, SUBMIT, Run, TorchrunApi, only_line
 from trainyard.kubectl import manifest
 
 

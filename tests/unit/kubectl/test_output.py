@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.unit.kubectl.plugin_api import JOBS, PODS, ROOT, SUBMIT, Run, TorchrunApi, only_line
+from tests.unit.kubectl.conftest import JOBS, PODS, ROOT, SUBMIT, Run, TorchrunApi, only_line
 from tests.unit.launcher.api_server import status
 from trainyard.kubectl import logs, output
 from trainyard.kubectl.output import Bar, render_bar

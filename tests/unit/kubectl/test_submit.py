@@ -13,8 +13,18 @@ import pytest
 import yaml
 
 from tests.unit.emulator import Cloud
-from tests.unit.kubectl.conftest import Clock, Receiver
-from tests.unit.kubectl.plugin_api import JOBS, PODS, QUEUES, SUBMIT, Run, TorchrunApi, only_line, sent
+from tests.unit.kubectl.conftest import (
+    JOBS,
+    PODS,
+    QUEUES,
+    SUBMIT,
+    Clock,
+    Receiver,
+    Run,
+    TorchrunApi,
+    only_line,
+    sent,
+)
 from tests.unit.launcher.api_history import Object
 from tests.unit.launcher.api_server import status
 from trainyard.k8s.client import RetryPolicy

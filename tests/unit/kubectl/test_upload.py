@@ -8,8 +8,18 @@ from typing import Any
 
 import pytest
 
-from tests.unit.kubectl.conftest import Clock, Receiver
-from tests.unit.kubectl.plugin_api import JOBS, PODS, QUEUES, SUBMIT, Run, TorchrunApi, only_line, sent
+from tests.unit.kubectl.conftest import (
+    JOBS,
+    PODS,
+    QUEUES,
+    SUBMIT,
+    Clock,
+    Receiver,
+    Run,
+    TorchrunApi,
+    only_line,
+    sent,
+)
 from tests.unit.workspace.archives import serving
 from trainyard.kubectl import output, upload
 from trainyard.kubectl.cluster import Cluster

@@ -8,10 +8,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
-from wsgiref.simple_server import make_server
 
 import pytest
-from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
 
 from tests.unit.launcher.api_server import until
 from tests.unit.operator.made import CLUSTER
@@ -59,18 +57,6 @@ def text(**values: float) -> str:
     return "".join(f'{NAMES[key]}{{run="vit"}} {value}\n' for key, value in values.items())
 
 
-def test_ask_of_a_metrics_server_returns_the_progress() -> None:
-    registry = CollectorRegistry()
-    for key, value in {"step": 40, "loss": 2.5, "tokensPerSecond": 1200.5, "samplesPerSecond": 8}.items():
-        Gauge(NAMES[key], "reported", ["run"], registry=registry).labels("vit").set(value)
-    expected = {"step": 40, "loss": 2.5, "throughput": 1200.5, "unit": "tokens/s"}
-    with make_server("127.0.0.1", 0, make_wsgi_app(registry)) as server:
-        thread = threading.Thread(target=server.handle_request)
-        thread.start()
-        assert read_progress(pod(server.server_port)) == expected
-        thread.join()
-
-
 def test_checkpoint_is_reported_with_step_and_time() -> None:
     reported = parse_metrics(text(step=9, samplesPerSecond=3, checkpointStep=8, checkpointTime=1_800_000_000))
     checkpoint = {"checkpointStep": 8, "checkpointTime": "2027-01-15T08:00:00Z"}
@@ -84,8 +70,10 @@ def test_value_that_a_status_cannot_have_is_left_out(value: float) -> None:
     assert reported == {"step": 1}
 
 
-def test_negative_loss_is_reported_with_six_digits() -> None:
+def test_loss_and_throughput_are_reported() -> None:
     assert parse_metrics(text(step=1, loss=-3.5)) == {"step": 1, "loss": -3.5}
+    both = parse_metrics(text(step=1, tokensPerSecond=1200.5, samplesPerSecond=8))
+    assert both == {"step": 1, "throughput": 1200.5, "unit": "tokens/s"}
     # kubectl's columns show all digits that there are.
     assert parse_metrics(text(step=1, loss=2.156486675143242)) == {"step": 1, "loss": 2.15649}
 
