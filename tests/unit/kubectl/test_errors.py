@@ -72,8 +72,6 @@ BAD = [
     (("logs", "one", "--all", "--node-rank", "1"), 64, "--node-rank"),
     (("logs", "-f", "one", "--attempt", "0"), 64, "--attempt: excludes --follow"),
     (("cancel", "none"), 66, "job none: is not in namespace team"),
-    (("sync", "none"), 66, "job none: is not in namespace team"),
-    (("cp", "", "j:b"), 64, "one of FROM and TO must be JOB:PATH"),
     (("cp", "a", "b"), 64, "one of FROM and TO must be JOB:PATH"),
     (("cp", "j:", "b"), 64, "a path must follow the colon"),
     (("cp", "torchrunjob.torchrun.ai/none:/a", "b"), 66, "job none: is not in namespace team"),

@@ -40,7 +40,6 @@ def test_lists_as_tables_and_as_documents(api: TorchrunApi, run: Run) -> None:
     lines = out.splitlines()
     assert lines[0].split()[:4] == ["NAMESPACE", "NAME", "QUEUE", "PHASE"]
     assert [line.split()[1] for line in lines[1:]] == ["a", "b"]
-    assert run("list", "-o", "name")[1] == "torchrunjob.torchrun.ai/a\ntorchrunjob.torchrun.ai/b\n"
     assert len(json.loads(run("list", "-o", "json")[1])["items"]) == 2
     api.queue("q", nodeResources={"gpus": 8, "memory": "1Ti"})
     assert run("queues", "-o", "wide")[1].splitlines()[1].split()[:5] == ["q", "-", "8", "-", "1Ti"]

@@ -28,6 +28,7 @@ from trainyard.workspace.archive import pack
 from trainyard.workspace.errors import WorkspaceError
 from trainyard.workspace.sync_pod import Store
 
+pytestmark = pytest.mark.usefixtures("clock")
 WORKSPACE = {"digest": "sha256:" + "0" * 64, "sizeBytes": 1}
 ABSENT = [{"type": n.QUEUE_FOUND, "status": "False", "reason": n.REASON_QUEUE_NOT_FOUND, "message": "gone"}]
 UNKNOWN_TO_ALL = {
@@ -35,11 +36,6 @@ UNKNOWN_TO_ALL = {
     "message": "TorchrunQueue q is not in namespace team; the job begins when it is there",
     "conditions": ABSENT,
 }
-
-
-@pytest.fixture(autouse=True)
-def _no_wait(clock: Clock) -> None:
-    """Time that nobody waits for."""
 
 
 def test_sync_waits_for_a_new_queue(api: TorchrunApi, run: Run, pod: Store) -> None:
@@ -270,7 +266,6 @@ def test_jobs_without_a_pod_do_not_crowd_out_one_that_has_it(
     assert pod.archive(digest).exists()
 
 
-@pytest.mark.usefixtures("clock")
 def test_upload_to_a_pod_that_cannot_copy_sends_the_archive(
     api: TorchrunApi, tmp_path: Path, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

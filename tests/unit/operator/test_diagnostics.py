@@ -51,7 +51,6 @@ NO_IMAGE = "can't get image example.com/train:1: kubectl describe pod says why"
     ("status", "reported"),
     [
         ({"conditions": []}, "waits for the kubelet of node n0, which has not reported on it"),
-        (UNSCHEDULABLE, f"waits for a node: {NO_ROOM.partition('.')[0]}"),
         (waiting("ErrImagePull", "rpc error: not found"), NO_IMAGE),
         (waiting("ImagePullBackOff", 'Back-off pulling image "x"'), NO_IMAGE),
         (waiting(CONFIG, 'secret "token"\nnot found'), f'can\'t start: {CONFIG}: secret "token" not found'),

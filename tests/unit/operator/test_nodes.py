@@ -73,18 +73,6 @@ def test_nodes_are_launched_before_the_workers() -> None:
     assert (life.api.bought, life.api.most_held) == (2, 2)
 
 
-def test_idle_nodes_count_when_they_are_held() -> None:
-    life = Pooled()
-    for name in ("a", "b"):
-        life.api.add(name)
-    life.reconcile()
-    assert life.status["phase"] == "Pending"
-    assert "2 nodes are free, but not reserved" in life.message
-    life.turn()
-    assert life.state == STARTING
-    assert life.api.bought == 0
-
-
 def test_pool_with_several_types_and_zones_names_them() -> None:
     life = Pooled()
     life.api.offers |= {names.LABEL_ZONE: "us-west-2a,us-west-2b", names.LABEL_INSTANCE_TYPE: "p5,p5e"}
@@ -275,12 +263,14 @@ def test_placeholders_without_preemption_are_deleted(api: type[PoolApi], turns: 
     assert len(life.api.workers()) == 2
 
 
-def test_placeholders_of_a_kai_queue_are_deleted_at_once() -> None:
-    """KAI Scheduler does not displace what is none of its own."""
+def test_kai_queue_has_no_placeholders_and_lets_workers_wait() -> None:
+    """KAI Scheduler does not displace what is none of its own, and may let pods wait."""
     life = Pooled({}, {"scheduling.scheduler": "kai-scheduler"}, cluster=KAI)
     life.turn(2)
     assert life.status["phase"] == "Provisioning"
     assert life.api.placeholders() == []
+    life.wait(5000)
+    assert (life.status["phase"], life.status["restarts"]) == ("Provisioning", 0)
 
 
 def test_impossible_job_is_reported_without_placeholders() -> None:
@@ -378,13 +368,6 @@ def test_failed_placeholder_holds_nothing() -> None:
     assert after(life) == WAITING
     life.turn()
     assert life.state == STARTING
-
-
-def test_worker_of_another_scheduler_may_wait() -> None:
-    life = Pooled({}, {"scheduling.scheduler": "kai-scheduler"}, cluster=KAI)
-    life.turn(2)
-    life.wait(5000)
-    assert (life.status["phase"], life.status["restarts"]) == ("Provisioning", 0)
 
 
 def test_elastic_job_continues_without_a_lost_node() -> None:

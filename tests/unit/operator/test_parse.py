@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.torchrun_manifests import SEED
 from tests.unit.operator.api import copied
 from tests.unit.operator.made import DIGEST, job, queue
-from trainyard.operator import names as n
 from trainyard.operator.api.job import parse_job
 from trainyard.operator.api.queue import parse_queue
 
@@ -96,14 +94,6 @@ def with_value(item: Any, path: tuple[Any, ...], value: Any) -> Any:
 def test_parse_full_specs_have_no_problems() -> None:
     assert parse_queue(FULL_QUEUE["spec"])[1] == ()
     assert parse_job(FULL_JOB["spec"])[1] == ()
-
-
-@pytest.mark.parametrize("item", SEED, ids=lambda each: each["metadata"]["name"])
-def test_parse_required_manifests_have_no_problems(item: dict[str, Any]) -> None:
-    parse = parse_queue if item["kind"] == n.QUEUE_KIND else parse_job
-    parsed, problems = parse(item["spec"])
-    assert parsed is not None
-    assert problems == ()
 
 
 @pytest.mark.long

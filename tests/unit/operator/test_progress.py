@@ -119,8 +119,6 @@ def serving(*pieces: bytes, pause: float = 0.0, closes: bytes | None = None) -> 
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
-
-
 BODY = text(step=1234, loss=2.5).encode()
 LONGER = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (len(BODY) + 100)
 

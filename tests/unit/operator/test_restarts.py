@@ -14,18 +14,6 @@ from trainyard.operator import names as n
 from trainyard.operator.plan import POLL_SECONDS
 
 
-def test_failed_worker_restarts_the_gang_with_another_id() -> None:
-    life = Life().run()
-    life.fail(only=0)
-    assert life.names("Job") == ["vit-1"]
-    assert life.shown("attempt", "restarts") == (1, 1)
-    words = life.api.list("Job")[0]["spec"]["template"]["spec"]["containers"][0]["command"]
-    assert any(each.endswith("-1") and each.startswith("--rdzv-id=") for each in words)
-    assert "WorkerFailed" in life.api.events
-    life.run()
-    assert life.status["restarts"] == 1
-
-
 def test_all_restarts_count_against_one_limit() -> None:
     life = Life({"maxRestarts": 2})
     for _ in range(3):
@@ -55,15 +43,6 @@ def test_exit_code_is_that_of_the_command() -> None:
     life.fail(message=said, only=0)
     assert life.shown("reason", "exitCode") == ("NotRestartable", 2)
     assert "exit code 2 means that the command or its arguments are wrong" in life.message
-
-
-@pytest.mark.parametrize("kind", ["Pod", "Job"])
-def test_lost_worker_or_job_counts_a_restart(kind: str) -> None:
-    life = Life().run()
-    life.api.delete(kind, life.names(kind)[0])
-    life.settle()
-    assert life.names("Job") == ["vit-1"]
-    assert life.shown("attempt", "restarts") == (1, 1)
 
 
 @pytest.mark.parametrize("reason", ["PreemptionByScheduler", "EvictionByEvictionAPI"])
