@@ -40,9 +40,6 @@ def job(options: argparse.Namespace, namespace: str, directory: str) -> JsonObje
     """Return the job without its workspace. Raise PluginError with the name of the flag."""
     name = _default_name(directory) if options.name is None else options.name
     limits = {"minNodes": options.min, "maxNodes": options.max}
-    if (options.min is None) != (options.max is None):
-        missing = "--min" if options.min is None else "--max"
-        raise PluginError(USAGE, f"{missing}: is missing; an elastic job needs --min and --max")
     optional = {
         "launcher": options.launcher,
         "numNodes": options.nodes,

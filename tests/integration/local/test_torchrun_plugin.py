@@ -121,7 +121,7 @@ BAD = [
     ((*SUBMIT, "--colour", "red", "python train.py"), 64, "unknown flags or words: --colour"),
     ((*SUBMIT, "--nodes", "3", "python train.py"), 64, "8, which does not spread evenly over 3 nodes"),
     ((*SUBMIT, "--min", "3", "--max", "2", "python train.py"), 64, "elastic.minNodes must not be above"),
-    ((*SUBMIT, "--min", "3", "python train.py"), 64, "--max: is missing"),
+    ((*SUBMIT, "--min", "3", "python train.py"), 64, "spec.elastic.maxNodes: Required value"),
     ((*SUBMIT, "--name", "a" * 41, "python train.py"), 64, "metadata.name must be at most 40"),
     ((*SUBMIT, "--kubeconfig", "/none", "python train.py"), 78, "/none"),
     ((*SUBMIT, "--workspace", "none", "python train.py"), 65, "workspace: none does not exist"),

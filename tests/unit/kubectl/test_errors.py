@@ -40,8 +40,6 @@ BAD_SUBMITS = [
     (("--dry-run", "client", "python x"), "--dry-run: takes no value; leave 'client' out"),
     (("--no-workspace", "--workspace", "big", "c"), "--workspace: not allowed with .*--no-workspace"),
     (("--env", "ABSENT", "c"), "--env: ABSENT is not set here"),
-    (("--min", "2", "c"), "--max: is missing; an elastic job needs --min and --max"),
-    (("--max", "2", "c"), "--min: is missing"),
     (("--env", "A=\udcff", "c"), r"--env: A: '\\udcff' must be UTF-8"),
     (("echo \udcff",), r"command: 'echo \\udcff' must be UTF-8"),
     (("--output", "wide", "c"), "--output"),
