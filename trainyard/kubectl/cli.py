@@ -18,6 +18,7 @@ _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _NAMESPACE: Final = re.compile(_LABEL)
 _MAX_SUBDOMAIN, _MAX_LABEL = 253, 63
+_MAX_DIGITS: Final = 9
 _SHOWN: Final = 60
 # Prefixes as `kubectl get -o name` prints them.
 JOB_KINDS: Final = frozenset(
@@ -39,6 +40,8 @@ VERBS: Final = {
 }
 # Of kubectl's own verbs.
 _OTHER_VERBS: Final = {"delete": "cancel", "get": "list", "describe": "status", "create": "submit"}
+# Flags of earlier versions and of other tools.
+_OTHER_FLAGS: Final = {each: ["--node-rank"] for each in ("--node", "--worker", "--rank")}
 # The values of kubectl's own flag --dry-run.
 _DRY_RUNS: Final = ("client", "server", "none")
 # Messages of argparse.
@@ -88,9 +91,9 @@ class Parser(argparse.ArgumentParser):
             message = f"{_UNKNOWN}{self._unknown_flag}"
         if message.startswith(_UNKNOWN):
             flags, name = self._option_string_actions, self._unknown_flag
-            near = get_close_matches(name, flags, 1, 0.8)
+            near = get_close_matches(name, flags, 1, 0.8) or _OTHER_FLAGS.get(name, [])
             hint = "; quote a command of several words" if self._is_submit() else ""
-            hint = f"; did you mean {near[0]}?" if near else hint
+            hint = f"; did you mean {near[0]}?" if near and near[0] in flags else hint
             message = f"unknown flags or words: {message.removeprefix(_UNKNOWN)}{hint}"
         elif explicit := _EXPLICIT.fullmatch(message):
             message = f"{explicit['flag']}: takes no value; leave {explicit['value']} out"
@@ -209,6 +212,8 @@ def _namespace(word: str) -> str | None:
 def _whole(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise InvalidWord(f"{text[:_SHOWN]!r} must be a whole number, 0 or more")
+    if len(text) > _MAX_DIGITS:
+        raise InvalidWord(f"{text[:_SHOWN]} must have at most {_MAX_DIGITS} digits")
     return int(text)
 
 

@@ -1,7 +1,7 @@
 """Build a TorchrunJob from the arguments of `submit`, also its variables from Secrets. The entry point is `job`.
 
-Pure, except for `check_secrets` and the random suffix of a default name. The API server checks the fields, such as the
-name and the size.
+Pure, except for `check_secrets` and the random suffix of a default name. The API server checks the rest of the job,
+such as the lengths of texts.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from trainyard.operator.command import literally, unclosed
 from trainyard.workspace.archive import Archive
 
 JsonObject = dict[str, Any]
-# The characters in names of Secrets and their keys (https://kubernetes.io/docs/concepts/configuration/secret/).
-_REFERENCE: Final = re.compile(r"([-.a-z0-9]+)/([-._a-zA-Z0-9]+)")
+# Valid names of a Secret and of its keys (https://kubernetes.io/docs/concepts/configuration/secret/).
+_SECRET: Final = re.compile(r"(?!.{254})[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_KEY: Final = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 # infra/credential_names.py has the same patterns.
 _CREDENTIAL: Final = re.compile(
     r"(^|_)(SECRET|PASSWORD|PASSWD|PASSPHRASE|TOKEN|PAT|CREDENTIALS?|(ACCESS|PRIVATE|API|SECRET)_?KEY)(_|$)|PASSWORD$",
@@ -30,6 +31,10 @@ _CREDENTIAL: Final = re.compile(
 )
 _PLACE: Final = re.compile(r"_(FILE|PATH|DIR|URI|URL)$", re.IGNORECASE)
 _SHOWN: Final = 60
+# A label of RFC 1035, as the name of a Service must be.
+_NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+# The names of variables that the API server accepts (trainyard/operator/api/job.py).
+VARIABLE: Final = re.compile(r"[A-Za-z_][-._A-Za-z0-9]*")
 # The names that every shell passes on. dash, which is sh in many images, drops all others.
 _OF_A_SHELL: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENDING: Final = "bcdfghjklmnpqrstvwxz2456789"
@@ -38,18 +43,16 @@ _ENDING_LENGTH: Final = 5
 
 def job(options: argparse.Namespace, namespace: str, directory: str) -> JsonObject:
     """Return the job without its workspace. Raise PluginError with the name of the flag."""
-    name = _default_name(directory) if options.name is None else options.name
-    limits = {"minNodes": options.min, "maxNodes": options.max}
     optional = {
         "launcher": options.launcher,
         "numNodes": options.nodes,
-        "elastic": {key: value for key, value in limits.items() if value},
+        "elastic": _elastic(options),
         "env": [*_variables(options), *_secrets(options)],
     }
     return {
         "apiVersion": n.API_VERSION,
         "kind": n.JOB_KIND,
-        "metadata": {"name": name, "namespace": namespace},
+        "metadata": {"name": _name(options, directory), "namespace": namespace},
         "spec": {
             "jobQueue": options.queue,
             "numGPUs": options.gpus,
@@ -64,27 +67,58 @@ def workspace(archive: Archive, url: str) -> JsonObject:
     return {"digest": archive.digest, "sizeBytes": archive.size, **({"url": url} if url else {})}
 
 
-def _default_name(directory: str) -> str:
-    """Return a unique name, a label of RFC 1035 as the name of a Service must be."""
-    stem = re.sub(r"[^a-z0-9]+", "-", directory.lower()).strip("-")
-    stem = stem if stem[:1].isalpha() else f"job-{stem}".rstrip("-")
-    stem = stem[: n.JOB_NAME_MAX_LENGTH - _ENDING_LENGTH - 1].rstrip("-")
-    return f"{stem}-" + "".join(secrets.choice(_ENDING) for _ in range(_ENDING_LENGTH))
+def _name(options: argparse.Namespace, directory: str) -> str:
+    name = options.name
+    if name is None:  # unique, from the name of the directory
+        stem = re.sub(r"[^a-z0-9]+", "-", directory.lower()).strip("-")
+        stem = stem if stem[:1].isalpha() else f"job-{stem}".rstrip("-")
+        stem = stem[: n.JOB_NAME_MAX_LENGTH - _ENDING_LENGTH - 1].rstrip("-")
+        name = f"{stem}-" + "".join(secrets.choice(_ENDING) for _ in range(_ENDING_LENGTH))
+    if len(name) > n.JOB_NAME_MAX_LENGTH:
+        limit = f"a job's name must have at most {n.JOB_NAME_MAX_LENGTH}"
+        raise PluginError(USAGE, f"--name: {name[:_SHOWN]}... has {len(name)} characters; {limit}")
+    if not _NAME.fullmatch(name):
+        rule = "must be a-z, 0-9 and -, start with a letter and not end with -"
+        raise PluginError(USAGE, f"--name: {name!r} {rule}")
+    return str(name)
 
 
 def _command(words: list[str]) -> str:
     """Return the command line: one word is a whole line, several were split by the shell."""
     command = words[0] if len(words) == 1 else shlex.join(words)
+    if not command.strip():
+        raise PluginError(USAGE, 'command: is empty; give one in quotes, such as "python train.py"')
     _check_text("command", command)
     if why := unclosed(command):
         raise PluginError(USAGE, f"command: {command[:_SHOWN]!r}: {why}; close the quotation")
     return command
 
 
+def _elastic(options: argparse.Namespace) -> JsonObject:
+    gpus, nodes, minimum, maximum = options.gpus, options.nodes, options.min, options.max
+    problem = ""
+    if minimum is None and maximum is None:
+        if nodes and gpus % nodes:
+            problem = f"--nodes: {nodes} does not divide --gpus {gpus}; each node has the same number"
+    elif minimum is None or maximum is None:
+        missing = "--min" if minimum is None else "--max"
+        problem = f"{missing}: is missing; an elastic job needs --min and --max"
+    elif nodes is not None:
+        problem = "--nodes: excludes --min and --max; give a fixed size or a range"
+    elif minimum > maximum:
+        problem = f"--min: {minimum} is above --max {maximum}"
+    elif gpus % maximum:
+        problem = f"--max: {maximum} does not divide --gpus {gpus}, the GPUs of --max nodes"
+    if problem:
+        raise PluginError(USAGE, problem)
+    return {"minNodes": minimum, "maxNodes": maximum} if minimum else {}
+
+
 def _variables(options: argparse.Namespace) -> list[JsonObject]:
     values: dict[str, str] = {}
     for each in options.env:
         name, equals, value = each.partition("=")
+        _check_variable("--env", name, "VALUE")
         if not equals:
             if name not in options.environment:
                 raise PluginError(USAGE, f"--env: {name} is not set here; give {name}=VALUE")
@@ -98,7 +132,8 @@ def _secrets(options: argparse.Namespace) -> list[JsonObject]:
     names = {each.partition("=")[0] for each in options.env}
     found: dict[str, JsonObject] = {}
     for each in options.secret:
-        name, secret, key = _parse_reference(each)
+        name, secret, key = parse_reference(each)
+        _check_variable("--secret", name, "SECRET/KEY")
         if name in names:
             raise PluginError(USAGE, f"--secret: {name} is also set by --env; use one of them")
         found[name] = {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
@@ -112,17 +147,36 @@ def _check_text(place: str, text: str) -> None:
         raise PluginError(USAGE, f"{place}: {error}") from None
 
 
-def _parse_reference(text: str) -> tuple[str, str, str]:
+def _check_variable(flag: str, name: str, value: str) -> None:
+    problem = ""
+    if not name:
+        problem = f"a name must precede the equals sign: NAME={value}, or NAME"
+    elif not VARIABLE.fullmatch(name):
+        rule = "letters (A-Z, a-z), digits, '_', '-' and '.', and not start with a digit, '-' or '.'"
+        problem = f"the name {name[:_SHOWN]!r} must have {rule}"
+    if problem:
+        raise PluginError(USAGE, f"{flag}: {problem}")
+
+
+def parse_reference(text: str) -> tuple[str, str, str]:
     """Parse NAME[=SECRET/KEY], and return the variable, the Secret and its key.
 
     The variable alone gives both names: HF_TOKEN is the key HF_TOKEN of the Secret `hf-token`.
     """
     name, equals, place = text.partition("=")
-    found = _REFERENCE.fullmatch(place if equals else f"{_secret_name(name)}/{name}")
-    if not found:
-        rule = "the Secret of lower-case letters, digits, '-' and '.', the key of letters, digits, '-', '_' and '.'"
-        raise PluginError(USAGE, f"--secret: {text[:_SHOWN]!r} must be NAME or NAME=SECRET/KEY, {rule}")
-    return name, found[1], found[2]
+    secret, _, key = place.partition("/") if equals else (_secret_name(name), "", name)
+    problem = ""
+    if not _SECRET.fullmatch(secret):
+        rule = "the Secret of lower-case letters, digits, '-' and '.'"
+        problem = (
+            f"{secret[:_SHOWN]!r} is not the name of a Secret. It must be NAME or NAME=SECRET/KEY, {rule}"
+        )
+    elif not _KEY.fullmatch(key):
+        rule = "the key of letters, digits, '-', '_' and '.'"
+        problem = f"{key[:_SHOWN]!r} is not a key of a Secret. It must be NAME or NAME=SECRET/KEY, {rule}"
+    if problem:
+        raise PluginError(USAGE, f"--secret: {text[:_SHOWN]!r}: {problem}")
+    return name, secret, key
 
 
 def _secret_name(variable: str) -> str:

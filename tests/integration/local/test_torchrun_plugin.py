@@ -119,10 +119,13 @@ def test_a_forbidden_namespace_is_named_and_nothing_is_made(person: Person, tmp_
 
 BAD = [
     ((*SUBMIT, "--colour", "red", "python train.py"), 64, "unknown flags or words: --colour"),
-    ((*SUBMIT, "--nodes", "3", "python train.py"), 64, "8, which does not spread evenly over 3 nodes"),
-    ((*SUBMIT, "--min", "3", "--max", "2", "python train.py"), 64, "elastic.minNodes must not be above"),
-    ((*SUBMIT, "--min", "3", "python train.py"), 64, "spec.elastic.maxNodes: Required value"),
-    ((*SUBMIT, "--name", "a" * 41, "python train.py"), 64, "metadata.name must be at most 40"),
+    ((*SUBMIT, "--nodes", "3", "python train.py"), 64, "--nodes: 3 does not divide --gpus 8"),
+    ((*SUBMIT, "--min", "3", "--max", "2", "python train.py"), 64, "--min: 3 is above --max 2"),
+    (
+        (*SUBMIT, "--name", "a" * 300, "python train.py"),
+        64,
+        "has 300 characters; a job's name must have at most 40",
+    ),
     ((*SUBMIT, "--kubeconfig", "/none", "python train.py"), 78, "/none"),
     ((*SUBMIT, "--workspace", "none", "python train.py"), 65, "workspace: none does not exist"),
     ((*SUBMIT, "--workspace", "empty", "python -m train"), 65, "has no files to send"),
