@@ -212,7 +212,7 @@ class Launcher:
         if not lacking:
             return None
         missing = ", ".join(lacking)
-        reason = f"{missing}: missing in this cluster. Run pulumi up --refresh to create what is missing"
+        reason = f"{missing}: missing in this cluster. Run pulumi up --refresh, then start the run again"
         return self._end(End(code=names.EXIT_IMPOSSIBLE, reason=reason))
 
     def _refuse_second_launcher(self, lease: RunLease) -> int:

@@ -375,8 +375,8 @@ def _report_reason(
     if not pods and training.created and seen.now - training.created >= UNRECONCILED_SECONDS:
         operator = backends.of(request).operator
         state = (
-            f"submitted, but the {operator} has not created its pods for {UNRECONCILED_SECONDS} s:"
-            f" kubectl get events -n {request.namespace} says why"
+            f"submitted, but the {operator} has not created its pods for {UNRECONCILED_SECONDS} s. See"
+            f" kubectl get events -n {request.namespace}, and the pods of the {operator}"
         )
     elif finished >= nodes:  # the job's condition changes a moment after the last one
         state = f"{finished} of {nodes} workers finished"

@@ -123,6 +123,7 @@ def check(who: identity.Identity, service: str, requests: list[Request]) -> None
 def check_s3(response: Any, action: str | None, bucket_name: str | None, key_name: str | None) -> None:
     """Raise Refused unless the caller of a request of S3 may do the action; with None, unless the caller exists."""
     who = caller("s3", response.headers, response.querystring)
+    identity.calling.set(who)  # bucket policies name it
     if action is not None:
         check(who, "s3", permissions.s3(response, action, bucket_name, key_name))
 
@@ -164,6 +165,11 @@ def install() -> None:
             log.warning("not supported: %s: %s", name, error)
             text = f"The local cloud does not have {name}: {error}"
             return error_response(self, "UnsupportedOperation", text, 400)
+        except (LookupError, StopIteration, ValueError, AttributeError, TypeError) as error:
+            # Nor is a request that can't be read. AWS checks members that the local cloud's own callers always send.
+            log.exception("not understood: %s", name)
+            text = f"The local cloud can't answer this {name}: {type(error).__name__}: {error}. See its log aws.log"
+            return error_response(self, "ValidationError", text, 400)
 
     BaseResponse.call_action = call_action
 

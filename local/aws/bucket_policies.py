@@ -11,6 +11,8 @@ from typing import Any
 from moto.iam.access_control import PermissionResult
 from moto.s3.models import FakeBucket
 
+from local.aws import identity
+from local.aws.account import ACCOUNT_ID
 from local.aws.policy import Request, evaluate_for
 
 
@@ -19,7 +21,11 @@ def install() -> None:
 
     def get_permission(bucket: Any, action: str, resource: str) -> Any:
         request = Request(action, resource, {"aws:securetransport": ("true",)})
-        decision = evaluate_for((bucket.policy or b"").decode(), "AWS", [], request)
+        who = identity.calling.get()
+        principals = [f"arn:aws:iam::{ACCOUNT_ID}:root", ACCOUNT_ID]
+        if who is not None:
+            principals += [who.arn, who.principal_arn]
+        decision = evaluate_for((bucket.policy or b"").decode(), "AWS", principals, request)
         if decision.explicit:
             return PermissionResult.DENIED
         return PermissionResult.PERMITTED if decision.allowed else PermissionResult.NEUTRAL

@@ -25,8 +25,8 @@ SHOWN_STATES = ("pending", "running", "stopping", "shutting-down")
 
 def listing(cluster_name: str) -> list[dict[str, Any]]:
     """Return a cluster's running instances, oldest first: Karpenter's by their tags, and those of node groups."""
-    cluster = store.by_name(cluster_name)
     with serial.lock:
+        cluster = store.by_name(cluster_name)
         found = [
             _describe(instance, cluster)
             for backend in ec2_backends[ACCOUNT_ID].values()

@@ -297,11 +297,13 @@ def local_account(command: str, stack: str) -> list[str] | None:
     home = Home()
     refuse_foreign(os.environ, home)
     document = read(find(stack))
-    if command == "preflight" and running(home) is None:
+    if command == "preflight" and (running(home) is None or home.cloud() is None):
         start_local_cloud(document)
     # Before the command goes on in the network of an ordinary user's local cloud, where nothing is downloaded.
     sources = pinned_sources(document) if running(home) else {}
     if not _join(home):
+        if command == "preflight":
+            raise CommandError(f"{home.cloud_file}: is missing. Run the same command again")
         report(f"{command} of stack {stack}: {NOTHING_LEFT}")
         return None
     os.environ.update(cloud_environment(home))

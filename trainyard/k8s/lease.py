@@ -89,7 +89,10 @@ def evaluate(
 
 
 class LeaseStore(Protocol):
-    """Reads and writes Leases, as `trainyard.k8s.objects.Objects` does."""
+    """Reads and writes Leases, as `trainyard.k8s.objects.Objects` does.
+
+    `get` returns None if the Lease does not exist, `create` if it exists, and `put` if it has changed or is gone.
+    """
 
     def get(self, path: str, /) -> JsonObject | None: ...
 

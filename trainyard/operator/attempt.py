@@ -375,7 +375,7 @@ def _is_up_to_date(ctx: ReconcileContext, job: AttemptJob, wanted: list[JsonObje
 def failed_jobs(ctx: ReconcileContext) -> list[AttemptJob]:
     """Return the failed Jobs, and those with a failed pod, which the Job controller is about to fail.
 
-    They stay during a backoff. Their pods have the logs, and use no node: the Job controller stops the others.
+    They stay until the next attempt. Their pods have the logs, and use no node: the Job controller stops the others.
     """
     failing = {each.job for each in ctx.children.workers if each.failed}
     return [each for each in ctx.children.jobs if each.failed or each.uid in failing]

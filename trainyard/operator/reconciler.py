@@ -157,13 +157,14 @@ class Reconciler:
             return self._pace(path, requeue_after, waits=bool(pool))
 
     def _idle_plan(self, path: str, ctx: ReconcileContext) -> ReconcilePlan | None:
-        """Return the plan for a job without objects that writes nothing, by the watches; None for any other job.
+        """Return the plan of a job without objects if it writes nothing, else None. It reads only the watches' objects.
 
         A watch may be late, so plans that write are made from fresh reads. A late event enqueues the job again.
         """
         if ctx.status.phase not in IDLE_PHASES or not self._has_no_known_objects(path, ctx):
             return None
-        ctx = self._read_cluster(ctx)
+        if not (ctx.status.final or ctx.spec.suspend):
+            ctx = self._read_cluster(ctx)
         if pool_to_count(ctx):
             return None
         plan = plan_job(ctx)

@@ -136,9 +136,12 @@ exit "$code"
 
 
 def wrap_command(words: Iterable[str], message_path: str = MESSAGE_PATH) -> list[str]:
-    """Return the command of a container with this `terminationMessagePath`. It ends with the exit code of `words`.
+    """Return a container's command that runs `words` and ends with their exit code.
 
     After SIGTERM, the exit codes 0 and 137 (SIGKILL) become 143 (SIGTERM).
+
+    Args:
+        message_path: The container's `terminationMessagePath`.
     """
     quoted = "'" + message_path.replace("'", "'\\''") + "'"
     script = _SCRIPT.replace("PICK", _PICK).replace("MESSAGE", quoted)

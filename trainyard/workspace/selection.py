@@ -140,6 +140,9 @@ class _Walk:
         to_do = [(os.fsencode(self._root), b"", rules_of(self._root))]
         while to_do and not self.is_cut:
             directory, path, rules = to_do.pop()
+            if path.count(b"/") + 1 >= MAX_DEPTH:
+                shown = os.fsdecode(path)[:40]
+                raise unfit(self._root, f"{shown}... has {MAX_DEPTH} nested directories or more;")
             is_empty, entries = True, self._scan(directory, path)
             rules = rules.inside(Path(os.fsdecode(directory)), path)
             for entry in entries:

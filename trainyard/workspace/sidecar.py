@@ -73,7 +73,9 @@ class PodSource:
         elif self.pod is not None:
             self.pod.archive(pointer, into)
         else:
-            raise WorkspaceError(f"--sync: is missing, and {pointer.digest} has no address in S3")
+            raise WorkspaceError(
+                f"--sync: is missing, and {pointer.digest} has no address in S3. Name the sync pod"
+            )
 
 
 def fetch(

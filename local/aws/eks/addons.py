@@ -169,6 +169,8 @@ def _check_values(name: str, values: str) -> None:
         document = json.loads(values)
     except ValueError as error:
         raise invalid(f"ConfigurationValue provided is not valid JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise invalid(f"{_REFUSED}: $: it must be an object")
     if name == AGENT and not isinstance(_dcgm_tolerations(document), list):
         raise invalid(f"{_REFUSED}: $.dcgmAgent.tolerations: it must be a list of tolerations")
     variables = document.get("env", {}) if name == "vpc-cni" else {}

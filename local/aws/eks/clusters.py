@@ -130,10 +130,9 @@ def _call_supervisor(
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = f"{method} {path} on {store.supervisor_socket}: {error}"
     log.error("cluster %s: %s", cluster.name, reason)
-    cluster.document["health"] = {
-        "issues": [{"code": "InternalFailure", "message": reason, "resourceIds": []}]
-    }
-    cluster.document["status"] = "FAILED"
+    issue = {"code": "InternalFailure", "message": reason, "resourceIds": []}
+    with serial.lock:
+        cluster.document |= {"health": {"issues": [issue]}, "status": "FAILED"}
     return None
 
 

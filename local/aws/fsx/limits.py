@@ -12,6 +12,7 @@ from typing import Any
 from local.aws.errors import ApiError
 from local.aws.fsx.store import Document, bad_request
 
+DEPLOYMENTS = ("SCRATCH_2", "PERSISTENT_1", "PERSISTENT_2")
 DRIVE_CACHES = ("NONE", "READ")
 # MB/s for each TiB of storage.
 THROUGHPUT = {
@@ -36,7 +37,9 @@ def created(params: Document) -> None:
         ApiError: BadRequest or a more specific error.
     """
     storage, lustre = params.get("StorageType") or "SSD", params["LustreConfiguration"]
-    deployment = lustre["DeploymentType"]
+    deployment = lustre.get("DeploymentType")
+    if deployment not in DEPLOYMENTS:
+        raise bad_request(f"DeploymentType: the local cloud has {', '.join(DEPLOYMENTS)}, got {deployment!r}")
     _drive_cache(deployment, storage, lustre)
     throughput = _throughput(deployment, storage, lustre.get("PerUnitStorageThroughput"))
     _capacity(deployment, storage, throughput, params["StorageCapacity"])

@@ -87,6 +87,7 @@ class _FileSystem(_Row):
 
 def _live_file_system(cloud: Cloud, _rid: str, _inputs: Props, found: Any) -> Props:
     """Return the security groups, too. FSx returns only the network interfaces, which have them."""
+    repository = found["LustreConfiguration"].get("DataRepositoryConfiguration") or {}
     groups: list[str] = []
     for interface in found.get("NetworkInterfaceIds", [])[:1]:
         answer = cloud.client("ec2").describe_network_interfaces(NetworkInterfaceIds=[interface])
@@ -94,7 +95,11 @@ def _live_file_system(cloud: Cloud, _rid: str, _inputs: Props, found: Any) -> Pr
     return {
         "securityGroupIds": groups,
         "subnetIds": found["SubnetIds"][0],
+        **{name: repository.get(name[0].upper() + name[1:]) for name in _REPOSITORY},
     }
+
+
+_REPOSITORY = ("autoImportPolicy", "exportPath", "importPath")
 
 
 ROWS = (
@@ -102,10 +107,11 @@ ROWS = (
         "aws:fsx/lustreFileSystem:LustreFileSystem",
         kind="file system",
         accepts=split_names(
-            "automaticBackupRetentionDays copyTagsToBackups dailyAutomaticBackupStartTime dataCompressionType "
-            "deploymentType driveCacheType efaEnabled fileSystemTypeVersion kmsKeyId logConfiguration "
-            "metadataConfiguration perUnitStorageThroughput rootSquashConfiguration securityGroupIds "
-            "skipFinalBackup storageCapacity storageType subnetIds tags weeklyMaintenanceStartTime"
+            "autoImportPolicy automaticBackupRetentionDays copyTagsToBackups dailyAutomaticBackupStartTime "
+            "dataCompressionType deploymentType driveCacheType efaEnabled exportPath fileSystemTypeVersion "
+            "importPath kmsKeyId logConfiguration metadataConfiguration perUnitStorageThroughput "
+            "rootSquashConfiguration securityGroupIds skipFinalBackup storageCapacity storageType subnetIds tags "
+            "weeklyMaintenanceStartTime"
         ),
         unordered=split_names("securityGroupIds"),
         write_only=split_names("skipFinalBackup"),

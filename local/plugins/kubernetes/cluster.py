@@ -66,6 +66,10 @@ class Cluster:
         Raises:
             ProviderError: The settings lead to no cluster.
         """
+        if not self.settings.kubeconfig:
+            raise ProviderError(
+                "kubeconfig: is not set. Pass a k8s.Provider with the kubeconfig of the cluster"
+            )
         with self._lock:
             if self._client is None:
                 self._client = Client(load(self.settings.kubeconfig))

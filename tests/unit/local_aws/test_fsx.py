@@ -99,6 +99,12 @@ FIRST = {"DeploymentType": "PERSISTENT_1", "PerUnitStorageThroughput": 50}
     ("lustre", "code", "text"),
     [
         ({"DeploymentType": "PERSISTENT_2"}, "BadRequest", "required"),
+        (
+            {"DeploymentType": "SCRATCH_1"},
+            "BadRequest",
+            "SCRATCH_2, PERSISTENT_1, PERSISTENT_2, got 'SCRATCH_1'",
+        ),
+        ({}, "BadRequest", "got None"),
         ({**PERSISTENT, "PerUnitStorageThroughput": 200}, "InvalidPerUnitStorageThroughput", "125, 250, 500"),
         ({**PERSISTENT, "ImportPath": "s3://models"}, "BadRequest", "ImportPath is not supported"),
         ({"DeploymentType": "SCRATCH_2", "AutomaticBackupRetentionDays": 1}, "BadRequest", "not supported"),

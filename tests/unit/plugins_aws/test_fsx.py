@@ -173,3 +173,19 @@ def test_two_file_systems_are_made_at_once(stack: Lustre, store: Store) -> None:
     for thread in threads:
         thread.join()
     assert len(store.file_systems) == 2
+
+
+def test_first_generation_is_created_and_read_with_its_link(stack: Lustre) -> None:
+    """storage.lustre with `s3` and the deployment type PERSISTENT_1 sets these inputs."""
+    stack.cloud.client("s3").create_bucket(
+        Bucket="data", CreateBucketConfiguration={"LocationConstraint": "us-west-2"}
+    )
+    uri = "s3://data/models/"
+    link = {"importPath": uri, "exportPath": uri, "autoImportPolicy": "NEW_CHANGED_DELETED"}
+    first = {
+        "deploymentType": "PERSISTENT_1",
+        "perUnitStorageThroughput": 50,
+        "automaticBackupRetentionDays": 0,
+    }
+    _, _, live = stack.system(**first, **link)
+    assert {name: live[name] for name in link} == link

@@ -139,6 +139,23 @@ def test_pack_of_no_files_is_refused(tmp_path: Path, name: str, said: str) -> No
         pack(tmp_path / name)
 
 
+def test_pack_names_a_tree_that_is_too_deep(tmp_path: Path) -> None:
+    at, top = os.getcwd(), tmp_path / "deep"
+    top.mkdir()
+    try:
+        os.chdir(top)
+        for _ in range(498):
+            os.mkdir("d")
+            os.chdir("d")
+        Path("file").write_text("x")
+        assert pack(top).files == 1
+        os.makedirs("d/d")
+    finally:
+        os.chdir(at)
+    with pytest.raises(WorkspaceError, match=r"workspace: d/d.*\.\.\. has 500 nested directories"):
+        pack(top)
+
+
 def test_select_reads_only_torchrunignore_through_a_link(tmp_path: Path) -> None:
     """git does not follow links to its own files."""
     fill(tmp_path, {"rules": b"*.bin\n", "a.bin": b"1", "train.py": b"2"})
