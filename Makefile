@@ -67,10 +67,10 @@ check: environment ## format, lint, types, import rules and the fast tests (a mi
 test: environment ## everything: the checks, the long tests and those on the AWS emulator, the trainer under torchrun, and the whole stack on the local cloud
 	@$(RUN) -m tests.suite
 
-faults: environment ## launcher and torchrun controller under faults of the live cluster around them (20 minutes; docs/faults.md)
+faults: environment ## launcher and torchrun controller under faults of the live cluster around them (10 minutes; docs/faults.md)
 	@$(RUN) -m local tools
 	@$(RUN) -m tests.tools
-	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m faults tests/integration/local
+	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -n 3 --dist loadgroup --no-loadscope-reorder -m faults tests/integration/local
 
 lives: environment ## up, up again, refresh and down of every stack file on the local cloud (an hour; STACK=<stack>: of one)
 	@$(RUN) -m local tools
