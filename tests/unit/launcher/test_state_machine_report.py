@@ -121,8 +121,8 @@ def test_follow_names_stuck_worker(request_: Request) -> None:
         (
             60,
             (),
-            "submitted, but the training operator has not created its pods for 60 s:"
-            " kubectl get events -n training says why",
+            "submitted, but the training operator has not created its pods for 60 s. See"
+            " kubectl get events -n training, and the pods of the training operator",
         ),
         (60, (worker("a", placed=0, started=None),), "0 of 2 workers running"),
     ],
