@@ -168,7 +168,7 @@ def test_new_file_system_counts_towards_the_quota_of_its_type(cloud: Cloud) -> N
         StorageCapacity=1200,
         SubnetIds=[existing.private[ZONE]],
         SecurityGroupIds=[existing.make_group("lustre")],
-        LustreConfiguration={"DeploymentType": "SCRATCH_1"},
+        LustreConfiguration={"DeploymentType": "SCRATCH_2"},
     )["FileSystem"]
     assert check(cloud, lustre("SCRATCH_2", 1200)) == []
     only(check(cloud, lustre("SCRATCH_2", 2400)), key, "1200 of 2400 are free", "must be 3600")
