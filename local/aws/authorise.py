@@ -123,7 +123,6 @@ def check(who: identity.Identity, service: str, requests: list[Request]) -> None
 def check_s3(response: Any, action: str | None, bucket_name: str | None, key_name: str | None) -> None:
     """Raise Refused unless the caller of a request of S3 may do the action; with None, unless the caller exists."""
     who = caller("s3", response.headers, response.querystring)
-    identity.calling.set(who)  # bucket policies name it
     if action is not None:
         check(who, "s3", permissions.s3(response, action, bucket_name, key_name))
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from local.aws.account import ACCOUNT_ID
 from tests.unit.emulator import REGION, Cloud
@@ -137,3 +138,12 @@ def test_a_block_is_of_one_type_in_one_zone(block: Block) -> None:
         zones="b", capacity="capacity-block", types=("p4d.24xlarge",), template=block.template
     )
     assert codes(fleet) == ["ReservationCapacityIncompatible"]
+
+
+def test_request_that_the_emulator_cannot_read_is_refused_once(block: Block) -> None:
+    """Not an HTTP 500: SDKs would retry that."""
+    with pytest.raises(ClientError) as refused:
+        block.ec2.purchase_capacity_block(CapacityBlockOfferingId="cb-0", InstancePlatform="Linux/UNIX")
+    answer = refused.value.response
+    assert (answer["ResponseMetadata"]["HTTPStatusCode"], answer["Error"]["Code"]) == (400, "ValidationError")
+    assert "PurchaseCapacityBlock: KeyError" in answer["Error"]["Message"]

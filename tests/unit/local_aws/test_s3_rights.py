@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,23 @@ def test_models_are_written_and_never_deleted(trainer: Cloud) -> None:
     with pytest.raises(StoreError, match="AccessDenied"):
         store.delete(["r1/model.pt"])
     assert keys(trainer) == ["models/r1/model.pt"]
+
+
+def test_bucket_policy_about_tls_denies_nothing_and_one_about_all_denies(trainer: Cloud) -> None:
+    store, s3 = destination(PLACE), trainer.client("s3")
+    store.put("a", b"x")
+    everything = {
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": "s3:*",
+        "Resource": f"arn:aws:s3:::{BUCKET}/*",
+    }
+    tls = {**everything, "Condition": {"Bool": {"aws:SecureTransport": "false"}}}
+    s3.put_bucket_policy(Bucket=BUCKET, Policy=json.dumps({"Statement": [tls]}))
+    assert store.read("a") == b"x"
+    s3.put_bucket_policy(Bucket=BUCKET, Policy=json.dumps({"Statement": [tls, everything]}))
+    with pytest.raises(StoreError):
+        store.read("a")
 
 
 def test_of_a_list_of_deletions_each_is_judged_by_itself(trainer: Cloud) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from local.plugins.kubernetes import readiness
 from local.plugins.kubernetes.client import ApiError, Client, Kind
-from local.plugins.kubernetes.cluster import Settings
+from local.plugins.kubernetes.cluster import Cluster, Settings
 from local.plugins.kubernetes.kubeconfig import Token, load
 from local.plugins.provider import ProviderError
 
@@ -241,3 +241,8 @@ def test_a_claim_is_ready_when_bound_or_when_its_class_binds_later() -> None:
 
 def test_kinds_without_a_rule_are_ready_at_once() -> None:
     assert judge({"apiVersion": "v1", "kind": "ConfigMap"}).ready
+
+
+def test_provider_without_a_kubeconfig_says_so() -> None:
+    with pytest.raises(ProviderError, match=r"kubeconfig: is not set\. Pass a k8s\.Provider"):
+        Cluster().client()
