@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +58,8 @@ SECOND_STORY = (
     "test_destroy",
 )
 SECOND = "zz-second"
+# Each job with its status, a line each.
+JOB_STATES = 'jsonpath={range .items[*]}{.kind}/{.metadata.name} {.status}{"\\n"}{end}'
 EXAMPLES = ROOT / "examples" / "torchrun"
 # Of the torchrun controller, in the order in which they are applied.
 INSTALLED_FILES = (
@@ -87,6 +89,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     )
     chosen = set(shared)
     items[:] = shared + [each for each in items if each not in chosen]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the state of the test's clusters to the report of a failed test."""
+    report = yield
+    if report.when == "call" and report.failed:
+        for each in getattr(item, "funcargs", {}).values():
+            if isinstance(each, Stack):
+                report.sections.append((f"cluster of stack {each.name}", each.state_of_cluster()))
+    return report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +188,26 @@ class Stack:
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> Command:
         return run(["kubectl", *arguments], self.kubectl_environment, 240, stdin)
+
+    def state_of_cluster(self) -> str:
+        """Return the status of jobs, the pods, nodes and Events, and what Karpenter logged."""
+        reads = (
+            *(("get", kind, "-A", "-o", JOB_STATES) for kind in ("torchrunjobs", "pytorchjobs", "trainjobs")),
+            ("get", "pods,nodes,nodeclaims", "-A", "-o", "wide"),
+            ("get", "events", "-A", "--sort-by=.metadata.creationTimestamp"),
+            ("logs", "-n", "kube-system", "-l", "app.kubernetes.io/name=karpenter", "--tail", "60"),
+        )
+        return "\n".join(
+            f"kubectl {' '.join(words)}\n"
+            + subprocess.run(
+                ["kubectl", "--request-timeout=20s", *words],
+                env={**os.environ, **self.kubectl_environment},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            ).stdout
+            for words in reads
+        )
 
     @contextmanager
     def following(self, *arguments: str) -> Iterator[Path]:

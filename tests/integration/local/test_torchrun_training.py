@@ -26,7 +26,6 @@ from tests.integration.local.torchrun_person import (
     logs_of,
     phase,
     reaches,
-    shown_on_failure,
     torchrun,
     workers_say,
 )
@@ -127,8 +126,7 @@ def test_sync_edits_running_workers_and_restarts_on_request(installed: Stack, tm
         return done.output
 
     def says(name: str, text: str) -> None:
-        with shown_on_failure(installed, name):
-            until(lambda: f"said {text}\n" in logs_of(installed, name), f"{name} says {text}", WAIT_SECONDS)
+        until(lambda: f"said {text}\n" in logs_of(installed, name), f"{name} says {text}", WAIT_SECONDS)
 
     submit = ("submit", "python train.py")
     (tmp_path / "said.txt").write_text("first")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -79,23 +77,8 @@ def reaches(stack: Stack, name: str, wanted: str) -> dict[str, Any]:
         assert now == wanted or now not in n.FINAL_PHASES, job(stack, name)["status"]
         return now == wanted
 
-    with shown_on_failure(stack, name):
-        until(there, f"{name} is {wanted}", WAIT_SECONDS)
+    until(there, f"{name} is {wanted}", WAIT_SECONDS)
     return dict(job(stack, name)["status"])
-
-
-@contextmanager
-def shown_on_failure(stack: Stack, name: str) -> Iterator[None]:
-    """Print the state of a job, its pods' logs and the cluster's nodes, if the block fails."""
-    try:
-        yield
-    except BaseException:
-        torchrun(stack, "status", name)
-        torchrun(stack, "logs", name, "--tail", "30")
-        stack.kubectl("get", "pods,nodes,nodeclaims", *SPACE, "-o", "wide")
-        stack.kubectl("get", "events", "-A", "--sort-by=.metadata.creationTimestamp")
-        stack.kubectl("logs", "-n", "kube-system", "-l", "app.kubernetes.io/name=karpenter", "--tail", "60")
-        raise
 
 
 def logs_of(stack: Stack, name: str) -> str:
@@ -110,8 +93,7 @@ def workers(stack: Stack, selector: str) -> list[str]:
 
 def workers_say(stack: Stack, name: str, count: int, line: str) -> None:
     """Wait until each worker of the job's last attempt has written the line, and `kubectl torchrun logs` shows it."""
-    with shown_on_failure(stack, name):
-        until(lambda: logs_of(stack, name).count(line) >= count, f"{name} says {line!r}", WAIT_SECONDS)
+    until(lambda: logs_of(stack, name).count(line) >= count, f"{name} says {line!r}", WAIT_SECONDS)
     for rank in map(str, range(count)):
         until(
             lambda rank=rank: line in torchrun(stack, "logs", name, "--node-rank", rank).output,  # type: ignore[misc]
