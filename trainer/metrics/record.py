@@ -116,7 +116,7 @@ class Stop(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class End(Record):
-    """This attempt ended, after `seconds` since the start of the process.
+    """This attempt ended, `seconds` after the start of its training.
 
     `failed_rank` is the process that failed, and `exit_code` its exit code. It is None if no process failed alone, or
     if it is unknown, as after a kill.
