@@ -19,7 +19,7 @@ _OBSERVED_GENERATION: Final = f.integer(
 )
 
 
-class Condition(ApiObject):
+class ConditionSchema(ApiObject):
     """An observed condition."""
 
     # As Condition of k8s.io/apimachinery v0.35.4, meta/v1/types.go.
@@ -116,7 +116,7 @@ class Logs(ApiObject):
     image: str = f.string("Image of the pod with which `kubectl torchrun logs` reads them.", maximum=1024)
 
 
-class JobStatus(ApiObject):
+class JobStatusSchema(ApiObject):
     """The observed state of the job. Only the controller writes it."""
 
     observed_generation: int = _OBSERVED_GENERATION
@@ -125,8 +125,8 @@ class JobStatus(ApiObject):
     )
     reason: str = f.string("Reason for the phase, in CamelCase.", maximum=1024)
     message: str = f.string("Details of the reason.", maximum=32768)
-    conditions: list[Condition] = f.array(
-        f"Conditions: {', '.join(n.JOB_CONDITIONS)}.", Condition, maximum=16, key="type"
+    conditions: list[ConditionSchema] = f.array(
+        f"Conditions: {', '.join(n.JOB_CONDITIONS)}.", ConditionSchema, maximum=16, key="type"
     )
     attempt: int = f.integer("Number of the current or last attempt, from 0.")
     restarts: int = f.integer("How often all workers restarted after a failure.")
@@ -193,27 +193,27 @@ class KaiLimits(ApiObject):
     memory: KaiLimit = f.section(KaiLimit, unit="bytes")
 
 
-class KaiQueue(ApiObject):
+class KaiQueueStatus(ApiObject):
     """KAI Scheduler's queue of the gangs. `submit` refuses jobs that it can never admit."""
 
     name: str = f.string("Name of KAI's queue.", maximum=253)
     limits: KaiLimits = f.section(KaiLimits)
 
 
-class QueueStatus(ApiObject):
+class QueueStatusSchema(ApiObject):
     """The observed state of the queue. Only the controller writes it."""
 
     observed_generation: int = _OBSERVED_GENERATION
-    conditions: list[Condition] = f.array(
-        f"Conditions: {', '.join(n.QUEUE_CONDITIONS)}.", Condition, maximum=16, key="type"
+    conditions: list[ConditionSchema] = f.array(
+        f"Conditions: {', '.join(n.QUEUE_CONDITIONS)}.", ConditionSchema, maximum=16, key="type"
     )
     jobs: JobCounts = f.section(JobCounts)
     pool: Pool = f.section(Pool)
-    kai: KaiQueue = f.section(KaiQueue)
+    kai: KaiQueueStatus = f.section(KaiQueueStatus)
 
 
-JOB_STATUS: Final[Field] = f.section(JobStatus)
-QUEUE_STATUS: Final[Field] = f.section(QueueStatus)
+JOB_STATUS: Final[Field] = f.section(JobStatusSchema)
+QUEUE_STATUS: Final[Field] = f.section(QueueStatusSchema)
 _STATUS: Final = {n.JOB_KIND: JOB_STATUS, n.QUEUE_KIND: QUEUE_STATUS}
 
 
