@@ -21,7 +21,7 @@ from trainyard.operator.api.status import fit_status
 from trainyard.operator.command import Rendezvous, check_command
 from trainyard.operator.observe import AttemptJob, Children, Cluster, Worker, observe
 from trainyard.operator.plan import NORMAL, WARNING, Deletion, Event, ReconcilePlan
-from trainyard.operator.resources import Size, Storage
+from trainyard.operator.resources import Size, StoragePlan
 
 MAX_MESSAGE: Final = 4096
 _CONDITION_ORDER: Final = (*n.JOB_CONDITIONS, *n.QUEUE_CONDITIONS)
@@ -415,7 +415,7 @@ class AttemptSpec:
     spec: JobSpec
     settings: Settings
     size: Size
-    storage: Storage
+    storage: StoragePlan
     cluster: Cluster
     number: int  # the number of the attempt, from 0
     has_started: bool = False  # whether the job had workers before

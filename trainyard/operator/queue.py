@@ -36,7 +36,7 @@ from trainyard.operator.plan import (
     deletions_of,
     list_first,
 )
-from trainyard.operator.resources import Mount, Size, Storage, distribute
+from trainyard.operator.resources import Mount, Size, StoragePlan, distribute
 
 # The name of the pod in the dry run, which is never created.
 _TRIAL: Final = "template-trial"
@@ -134,7 +134,7 @@ def trial_attempt(
         spec=job,
         settings=settings,
         size=size,
-        storage=Storage(claims=(), mounts=mounts),
+        storage=StoragePlan(claims=(), mounts=mounts),
         cluster=cluster,
         number=0,
     )

@@ -145,7 +145,7 @@ class Mount:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Storage:
+class StoragePlan:
     """The claims to create, and the mounts."""
 
     claims: tuple[Claim, ...]
@@ -164,7 +164,7 @@ def plan_storage(
     size: Size,
     cluster: Cluster,
     existing: Mapping[str, tuple[str, ...]],
-) -> Storage:
+) -> StoragePlan:
     """Return the claims and mounts of a job of this name and size. A node without GPUs counts as one GPU.
 
     `existing` has the access modes of the job's claims, by name. They override the default of their class.
@@ -205,7 +205,7 @@ def plan_storage(
             volume=volume.name, path=volume.mount_path, claims=tuple(claim_names), read_only=read_only
         )
         mounts.append(mount)
-    return Storage(claims=tuple(claims), mounts=tuple(mounts))
+    return StoragePlan(claims=tuple(claims), mounts=tuple(mounts))
 
 
 def has_unknown_class(manifest: JsonObject, cluster: Cluster) -> bool:
