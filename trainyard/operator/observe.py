@@ -17,7 +17,6 @@ from trainyard.operator.api.job import Meta
 
 # Phases of a finished pod.
 OVER: Final = ("Succeeded", "Failed")
-Objects = Mapping[tuple[str, str], JsonObject]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +84,10 @@ class Children:
     jobs: tuple[AttemptJob, ...]
     workers: tuple[Worker, ...]
     orphans: tuple[Worker, ...]  # workers whose Job is gone, or belongs to another job
-    objects: Objects  # all other objects of the job, by kind and name
-    foreign_objects: Objects  # foreign objects with the job's label or with a name that it needs
+    # All other objects of the job, by kind and name.
+    objects: Mapping[tuple[str, str], JsonObject]
+    # Foreign objects with the job's label or with a name that it needs.
+    foreign_objects: Mapping[tuple[str, str], JsonObject]
 
     def of(self, attempt: int) -> tuple[AttemptJob, ...]:
         return tuple(each for each in self.jobs if each.attempt == attempt)
