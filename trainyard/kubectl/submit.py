@@ -134,10 +134,10 @@ def _check_size(job: JsonObject, queue: JsonObject) -> None:
     # Their imports take a fifth of the processor time of an unchanged submit.
     from trainyard.operator.gang import gang_rejection_reason
     from trainyard.operator.nodes import pool_rejection_reason, reservation_warning
-    from trainyard.operator.observe import Cluster as Facts
+    from trainyard.operator.observe import ClusterState
     from trainyard.operator.queue import trial_attempt
 
-    trial = trial_attempt(job["metadata"]["namespace"], spec, settings, size, Facts(tools_image=""))
+    trial = trial_attempt(job["metadata"]["namespace"], spec, settings, size, ClusterState(tools_image=""))
     why = pool_rejection_reason(status, trial, time.time()) or gang_rejection_reason(status, trial)
     if why:
         raise PluginError(USAGE, f"queue {spec.job_queue}: {why}")

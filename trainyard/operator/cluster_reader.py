@@ -20,7 +20,7 @@ from trainyard.k8s.objects import Objects, collection
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject, parse_time
 from trainyard.operator.gang import read_kai_queue
-from trainyard.operator.observe import Cluster
+from trainyard.operator.observe import ClusterState
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ class ClusterReader:
         self._tools_image = tools_image
         self._cache = Cache(clock)
 
-    def cluster(self, namespace: str, *, claims: bool, fresh: bool = False) -> Cluster:
+    def cluster(self, namespace: str, *, claims: bool, fresh: bool = False) -> ClusterState:
         """Return the cluster, with the claims of the namespace if `claims` is set.
 
         Claims are never cached. With `fresh`, nothing is cached.
@@ -150,7 +150,7 @@ class ClusterReader:
             warnings=tuple(warnings),
         )
 
-    def _read_cluster(self) -> Cluster:
+    def _read_cluster(self) -> ClusterState:
         kai = all(self._serves(*each) for each in _KAI_RESOURCES)
         version = f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}"
         queues = self._objects.list(version, "Queue", "") if kai else []
@@ -162,7 +162,7 @@ class ClusterReader:
         ]
         # The newest of several is the default class.
         default = max(marked, key=lambda each: str(each["metadata"].get("creationTimestamp")), default=None)
-        return Cluster(
+        return ClusterState(
             tools_image=self._tools_image,
             kai=kai,
             kai_queues={_name(each): read_kai_queue(each) for each in queues},

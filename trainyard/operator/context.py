@@ -19,7 +19,7 @@ from trainyard.operator.api.queue import MAX_RESTARTS, NEVER
 from trainyard.operator.api.resolve import Settings, resolve
 from trainyard.operator.api.status import fit_status
 from trainyard.operator.command import Rendezvous, check_command
-from trainyard.operator.observe import AttemptJob, Children, Cluster, Worker, observe
+from trainyard.operator.observe import AttemptJob, Children, ClusterState, Worker, observe
 from trainyard.operator.plan import NORMAL, WARNING, Deletion, Event, ReconcilePlan
 from trainyard.operator.resources import Size, StoragePlan
 
@@ -215,7 +215,7 @@ class ReconcileContext:
     status: JobStatus
     children: Children  # its Jobs, pods and other objects
     queue: JsonObject | None  # the TorchrunQueue as it was read; None if it does not exist
-    cluster: Cluster  # the state of the cluster beside the job's objects
+    cluster: ClusterState  # the state of the cluster beside the job's objects
     now: float  # the time in seconds since the epoch
     progress: JsonObject | None = None  # the new progress from the first worker; None for nothing new
     cost: JobCost | None = None  # None if it is unchanged
@@ -372,7 +372,7 @@ def build_context(
     job: JsonObject,
     queue: JsonObject | None,
     objects: Iterable[JsonObject],
-    cluster: Cluster,
+    cluster: ClusterState,
     now: float,
     progress: JsonObject | None = None,
     **inputs: Any,
@@ -416,7 +416,7 @@ class AttemptSpec:
     settings: Settings
     size: Size
     storage: StoragePlan
-    cluster: Cluster
+    cluster: ClusterState
     number: int  # the number of the attempt, from 0
     has_started: bool = False  # whether the job had workers before
     nearby: tuple[str, ...] = ()  # As in the context

@@ -20,7 +20,7 @@ from trainyard.operator.api.queue import QueueSpec
 from trainyard.operator.children import build_object, spec_digest
 from trainyard.operator.context import AttemptSpec, ReconcileContext, Wait, valid_conditions
 from trainyard.operator.nodes import worker_requests
-from trainyard.operator.observe import Cluster, KaiQueue
+from trainyard.operator.observe import ClusterState, KaiQueue
 from trainyard.operator.plan import POLL_SECONDS
 
 _GPU: Final = "gpu"
@@ -105,7 +105,7 @@ def gang_wait(ctx: ReconcileContext, attempt: AttemptSpec) -> Wait | None:
     return Wait(reason=reason, message=message, conditions=conditions, requeue_after=POLL_SECONDS)
 
 
-def kai_status(queue: QueueSpec, cluster: Cluster) -> JsonObject | None:
+def kai_status(queue: QueueSpec, cluster: ClusterState) -> JsonObject | None:
     """Return `kai` of the queue's status; None if KAI does not schedule its jobs."""
     if queue.scheduling.scheduler != n.KAI_SCHEDULER or not cluster.kai:
         return None

@@ -393,7 +393,7 @@ def command_exit_code(code: int | None, message: TerminationMessage) -> int | No
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cluster:
+class ClusterState:
     """The state of the cluster that plans use, in addition to the job's objects."""
 
     tools_image: str  # the image of trainyard.workspace

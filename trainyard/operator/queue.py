@@ -24,7 +24,7 @@ from trainyard.operator.gang import (
     read_kai_queue,
 )
 from trainyard.operator.nodes import pool_status
-from trainyard.operator.observe import Cluster
+from trainyard.operator.observe import ClusterState
 from trainyard.operator.plan import (
     NORMAL,
     POLL_SECONDS,
@@ -60,7 +60,7 @@ class QueueContext:
     spec: QueueSpec | None  # its spec, None if it is invalid
     problems: tuple[str, ...]  # what is wrong with the spec
     kai_queues: Mapping[str, JsonObject]  # all queues of KAI, by name
-    cluster: Cluster
+    cluster: ClusterState
     now: float  # the time in seconds since the epoch
     # Why the API server rejects `build_trial_pod` in a dry run, "" if it does not; None without a dry run.
     refusal: str | None = None
@@ -81,7 +81,7 @@ class QueueContext:
 
 
 def build_queue_context(
-    queue: JsonObject, kai_queues: Iterable[JsonObject], cluster: Cluster, now: float, **inputs: Any
+    queue: JsonObject, kai_queues: Iterable[JsonObject], cluster: ClusterState, now: float, **inputs: Any
 ) -> QueueContext:
     """Return the context of a reconcile, from objects as the API server returns them."""
     spec, problems = parse_queue(queue.get("spec"))
@@ -122,7 +122,7 @@ def build_trial_pod(ctx: QueueContext) -> JsonObject | None:
 
 
 def trial_attempt(
-    namespace: str, job: JobSpec, settings: Settings, size: Size, cluster: Cluster
+    namespace: str, job: JobSpec, settings: Settings, size: Size, cluster: ClusterState
 ) -> AttemptSpec:
     """Return the AttemptSpec of a job that is only checked and never created."""
     volumes = settings.queue.volumes.values()

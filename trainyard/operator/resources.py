@@ -27,7 +27,7 @@ from trainyard.operator.api.queue import (
     Volume,
 )
 from trainyard.operator.api.resolve import Settings
-from trainyard.operator.observe import Cluster
+from trainyard.operator.observe import ClusterState
 
 # Many nodes can mount their file systems (https://docs.aws.amazon.com/eks/latest/userguide/fsx-csi.html and
 # .../efs-csi.html).
@@ -162,7 +162,7 @@ def plan_storage(
     spec: JobSpec,
     settings: Settings,
     size: Size,
-    cluster: Cluster,
+    cluster: ClusterState,
     existing: Mapping[str, tuple[str, ...]],
 ) -> StoragePlan:
     """Return the claims and mounts of a job of this name and size. A node without GPUs counts as one GPU.
@@ -208,14 +208,14 @@ def plan_storage(
     return StoragePlan(claims=tuple(claims), mounts=tuple(mounts))
 
 
-def has_unknown_class(manifest: JsonObject, cluster: Cluster) -> bool:
+def has_unknown_class(manifest: JsonObject, cluster: ClusterState) -> bool:
     """Return whether this is a claim of an unknown class. Its access mode is then a guess."""
     if manifest["kind"] != "PersistentVolumeClaim":
         return False
     return manifest["spec"].get("storageClassName", cluster.default_class) not in cluster.provisioners
 
 
-def _access_mode(volume: Volume, cluster: Cluster) -> str:
+def _access_mode(volume: Volume, cluster: ClusterState) -> str:
     place = f"storage.{volume.name}"
     if volume.existing_claim:
         modes = cluster.claims.get(volume.existing_claim)

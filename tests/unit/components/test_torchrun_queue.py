@@ -13,7 +13,7 @@ from tests.unit.components.crd import problems
 from tests.unit.components.pools import CPU, TRAINIUM, pool
 from tests.unit.components.queues import queue
 from trainyard.operator.api.queue import parse_queue
-from trainyard.operator.observe import Cluster
+from trainyard.operator.observe import ClusterState
 from trainyard.operator.queue import build_queue_context, build_trial_pod
 
 IMAGE = f"registry.example/trainer@sha256:{'0' * 64}"
@@ -40,7 +40,7 @@ def made(**changes: Any) -> dict[str, Any]:
 def worker(**changes: Any) -> dict[str, Any]:
     """The container of a worker as the controller makes it, on one machine with all that the queue has of it."""
     queue = {"metadata": {"name": "q", "namespace": "training", "uid": "u"}, "spec": made(**changes)}
-    trial = build_trial_pod(build_queue_context(queue, [], Cluster(tools_image=IMAGE), 0.0))
+    trial = build_trial_pod(build_queue_context(queue, [], ClusterState(tools_image=IMAGE), 0.0))
     assert trial is not None
     (container,) = trial["spec"]["containers"]
     return {

@@ -11,7 +11,7 @@ from tests.unit.operator.pool import POOL, PoolApi
 from trainyard.operator import names as n
 from trainyard.operator.context import build_context
 from trainyard.operator.nodes import pool_to_count
-from trainyard.operator.observe import Cluster, KaiQueue
+from trainyard.operator.observe import ClusterState, KaiQueue
 from trainyard.operator.plan import ReconcilePlan
 from trainyard.operator.queue import build_queue_context, reconcile_queue
 from trainyard.operator.reconciler import plan_job
@@ -25,7 +25,7 @@ class Life:
         of_job: dict[str, Any] | None = None,
         of_queue: dict[str, Any] | None = None,
         *,
-        cluster: Cluster = CLUSTER,
+        cluster: ClusterState = CLUSTER,
         queued: bool = True,
         api: Api | None = None,
     ) -> None:

@@ -12,13 +12,13 @@ from trainyard.operator.api.job import parse_job
 from trainyard.operator.api.resolve import resolve
 from trainyard.operator.children import build_claim, build_jobs
 from trainyard.operator.context import AttemptSpec
-from trainyard.operator.observe import Cluster
+from trainyard.operator.observe import ClusterState
 from trainyard.operator.resources import distribute, plan_storage
 
 JsonObject = dict[str, Any]
 DIGEST = "sha256:" + "a" * 64
 TOOLS = "example.com/trainyard/launcher:1"
-CLUSTER = Cluster(
+CLUSTER = ClusterState(
     tools_image=TOOLS,
     provisioners={"ebs": "ebs.csi.aws.com", "fsx": "fsx.csi.aws.com", "efs": "efs.csi.aws.com"},
     default_class="ebs",
@@ -43,7 +43,7 @@ def in_team(item: JsonObject) -> JsonObject:
 def attempt_spec(
     of_job: Mapping[str, Any] | None = None,
     of_queue: Mapping[str, Any] | None = None,
-    cluster: Cluster = CLUSTER,
+    cluster: ClusterState = CLUSTER,
     attempt: int = 0,
 ) -> AttemptSpec:
     spec, wrong = parse_job(job(of_job)["spec"])

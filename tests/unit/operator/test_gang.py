@@ -18,7 +18,7 @@ from trainyard.operator.gang import (
     lowest_limits,
     read_kai_queue,
 )
-from trainyard.operator.observe import Cluster, KaiQueue
+from trainyard.operator.observe import ClusterState, KaiQueue
 from trainyard.operator.plan import POLL_SECONDS
 from trainyard.operator.queue import build_queue_context, reconcile_queue
 
@@ -31,7 +31,7 @@ def gpus(most: float, parent: str = "") -> KaiQueue:
     return KaiQueue(parent=parent, limits={"gpu": most})
 
 
-def cluster(**queues: KaiQueue) -> Cluster:
+def cluster(**queues: KaiQueue) -> ClusterState:
     return replace(CLUSTER, kai=True, kai_queues=queues)
 
 
