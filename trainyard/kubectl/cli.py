@@ -41,7 +41,7 @@ VERBS: Final = {
 # Of kubectl's own verbs.
 _OTHER_VERBS: Final = {"delete": "cancel", "get": "list", "describe": "status", "create": "submit"}
 # Flags of earlier versions and of other tools.
-_OTHER_FLAGS: Final = {each: ["--node-rank"] for each in ("--node", "--worker", "--rank")}
+_OTHER_FLAGS: Final = {flag: ["--node-rank"] for flag in ("--node", "--worker", "--rank")}
 # The values of kubectl's own flag --dry-run.
 _DRY_RUNS: Final = ("client", "server", "none")
 # Messages of argparse.
@@ -77,7 +77,7 @@ class Parser(argparse.ArgumentParser):
         command = known.command
         if known.dry_run and len(command) > 1 and command[0] in _DRY_RUNS:
             self.error(f"--dry-run: takes no value; leave {command[0]!r} out")
-        words, command = ([word for word in each if word != "--"] for each in (words, command))
+        words, command = ([word for word in line if word != "--"] for line in (words, command))
         size = len(command)
         if size > 1 and words[-size:] != command:
             end = next(at + size for at in range(len(words)) if words[at : at + size] == command)
@@ -140,9 +140,9 @@ def parser() -> Parser:
     either.add_argument("--previous", action="store_true", help="the attempt before the last one")
     logs.add_argument("--tail", type=_whole, help="only this number of lines from the end")
     _add_output(verb_of_job("status", "Show the status of a job"), "yaml", "json")
-    for each in (verb("list", "List jobs", _COLUMNS), verb("queues", "List queues")):
-        each.add_argument("-A", "--all-namespaces", action="store_true")
-        _add_output(each, "yaml", "json", "name", "wide")
+    for listing in (verb("list", "List jobs", _COLUMNS), verb("queues", "List queues")):
+        listing.add_argument("-A", "--all-namespaces", action="store_true")
+        _add_output(listing, "yaml", "json", "name", "wide")
     for name, help in (
         ("cancel", "Delete jobs; persistent checkpoints stay"),
         ("suspend", "Stop the workers of jobs and keep their volumes"),

@@ -47,7 +47,7 @@ class Cluster:
 
     def command(self, words: str, *names: str) -> str:
         """Return a kubectl command that the user can paste: for these names in this namespace, or for all."""
-        flags = self._flags if names else [each for each in self._flags if each[0] != "-n"]
+        flags = self._flags if names else [flag for flag in self._flags if flag[0] != "-n"]
         given = [f"{flag} {shlex.quote(value)}" for flag, value in flags if value]
         return " ".join(("kubectl", words, *given, *names))
 
@@ -185,9 +185,9 @@ def suggest_queue(cluster: Cluster, name: str) -> str:
     metas: list[JsonObject] = []
     for everywhere in (False, True):  # the user may not list all
         with suppress(PluginError):
-            metas = [each["metadata"] for each in cluster.items(n.QUEUE_PLURAL, everywhere=everywhere)]
-    here = sorted(each["name"] for each in metas if each["namespace"] == cluster.namespace)
-    elsewhere = sorted(each["namespace"] for each in metas if each["name"] == name)
+            metas = [queue["metadata"] for queue in cluster.items(n.QUEUE_PLURAL, everywhere=everywhere)]
+    here = sorted(meta["name"] for meta in metas if meta["namespace"] == cluster.namespace)
+    elsewhere = sorted(meta["namespace"] for meta in metas if meta["name"] == name)
     if elsewhere:
         return f"it is in {', '.join(elsewhere[:_SHOWN])}: submit with -n {elsewhere[0]}"
     if near := get_close_matches(name, here, 1):

@@ -48,8 +48,8 @@ def suggestions(words: Sequence[str], names: Names) -> tuple[list[str], int]:
     else:
         name, found = str(argument.metavar or argument.dest), list(argument.choices or ())
         if name in _OBJECTS:
-            found = [f"{each}:" if name == "FROM" else each for each in names(_OBJECTS[name], before)]
-    return [each for each in found if each.startswith(last)], _FILES if name in _TAKE_FILES else _NO_FILES
+            found = [f"{value}:" if name == "FROM" else value for value in names(_OBJECTS[name], before)]
+    return [value for value in found if value.startswith(last)], _FILES if name in _TAKE_FILES else _NO_FILES
 
 
 def list_names(kind: str, words: Sequence[str]) -> list[str]:
@@ -73,7 +73,7 @@ def list_names(kind: str, words: Sequence[str]) -> list[str]:
 
 def main(words: Sequence[str]) -> int:
     found, directive = suggestions(words, list_names)
-    print("".join(f"{each}\n" for each in found) + f":{directive}")
+    print("".join(f"{value}\n" for value in found) + f":{directive}")
     return 0
 
 

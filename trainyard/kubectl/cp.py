@@ -131,7 +131,7 @@ def _upload(cluster: Cluster, pod: str, source: Path, path: str) -> None:
             raise PluginError(WORKSPACE, f"cp: {source} is neither a file nor a directory")
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as members:
             members.add(source.resolve(), "new", filter=_make_writable)  # the target of a link
-            copied = sum(each.size for each in members.getmembers() if each.isreg())
+            copied = sum(member.size for member in members.getmembers() if member.isreg())
             members.addfile(tarfile.TarInfo("end"))
         size, done = file.tell(), 0
         file.seek(0)
@@ -328,7 +328,7 @@ class Tree:
         if member.issym() or (member.islnk() and link in self._links):
             self._links[name] = self._links[link] if member.islnk() else member.linkname
             return None
-        new = {each: posixpath.join(self.root.name, each).rstrip("/") for each in (name, link)}
+        new = {path: posixpath.join(self.root.name, path).rstrip("/") for path in (name, link)}
         self._files |= set() if member.isdir() else {name}
         # Others may at most read a file: the pod does not know the users of this machine.
         mode = 0o600 | member.mode & (0o755 if member.mode & 0o100 else 0o644)

@@ -89,7 +89,7 @@ def choose_launcher(job: JsonObject, root: Path | None, queue: JsonObject | None
     found = _detect(spec, root, queue)
     if spec.launcher == TORCHRUN and (why := nested_launcher(found)):
         raise PluginError(USAGE, f"--launcher: is {TORCHRUN}, {why}")
-    if not spec.launcher and any(each.is_read for each in found.programs):
+    if not spec.launcher and any(program.is_read for program in found.programs):
         job["spec"]["launcher"] = found.launcher  # the controller can't read them
     return f"command: {_describe_decision(spec, found)}"
 
@@ -114,7 +114,11 @@ def check_synced_scripts(job: JsonObject, root: Path, queue: JsonObject | None) 
             f"{name}: {found.place or 'its command'} starts {found.own_launcher} now, but torchrun already starts the "
             "job's command once for each GPU. Submit another job",
         )
-    if decided == NO_LAUNCHER and found.launcher == TORCHRUN and any(each.is_read for each in found.programs):
+    if (
+        decided == NO_LAUNCHER
+        and found.launcher == TORCHRUN
+        and any(program.is_read for program in found.programs)
+    ):
         say(
             f"{name}: runs its command once on each node, but {_program(found)} starts no launcher now. "
             "For one process on each GPU, submit another job"
@@ -179,11 +183,14 @@ def _is_mounted(place: str, mount: str, queue: QueueSpec) -> bool:
     """Return whether another volume, or an init container of the queue, may have a file at this place."""
     template = queue.pod_template.spec
     mounts = [
-        each for container in template.get("containers") or () for each in container.get("volumeMounts") or ()
+        item for container in template.get("containers") or () for item in container.get("volumeMounts") or ()
     ]
-    paths = [*(each.mount_path for each in queue.volumes.values()), *(each["mountPath"] for each in mounts)]
-    inner = (each for each in paths if len(each) > len(mount))
-    return bool(template.get("initContainers")) or any(f"{place}/".startswith(f"{each}/") for each in inner)
+    paths = [
+        *(volume.mount_path for volume in queue.volumes.values()),
+        *(item["mountPath"] for item in mounts),
+    ]
+    inner = (path for path in paths if len(path) > len(mount))
+    return bool(template.get("initContainers")) or any(f"{place}/".startswith(f"{path}/") for path in inner)
 
 
 def _script(program: Program) -> str:
@@ -215,10 +222,10 @@ def _own_size(spec: JobSpec) -> Size | None:
 
 def _describe_decision(spec: JobSpec, found: Detection) -> str:
     """Return a line about the decision, its reason, and how to override it."""
-    each = "GPU" if spec.num_gpus else "node"
+    unit = "GPU" if spec.num_gpus else "node"
     once = "runs once on each node"
     if spec.launcher:
-        effect = f"torchrun starts it once for each {each}" if spec.launcher == TORCHRUN else once
+        effect = f"torchrun starts it once for each {unit}" if spec.launcher == TORCHRUN else once
         return f"{effect} (--launcher {spec.launcher})"
     if found.own_launcher:
         return f"{found.place} starts {found.own_launcher}, so it {once}".lstrip()
@@ -227,17 +234,17 @@ def _describe_decision(spec: JobSpec, found: Detection) -> str:
     if found.unknown:
         where = f", which {found.place} runs," if found.place else ""
         return f"{once}, without torchrun: {found.unknown}{where} is not known to be a plain program; {_OVERRIDE}"
-    return f"torchrun starts {_program(found)} once for each {each} (--launcher {NO_LAUNCHER}: once on each node)"
+    return f"torchrun starts {_program(found)} once for each {unit} (--launcher {NO_LAUNCHER}: once on each node)"
 
 
 def _program(found: Detection) -> str:
     """Return the name of the program that torchrun starts: the script in the workspace, or Python's last program."""
     name = "it"
-    for each in found.programs:
-        if each.is_read:
-            return each.file
-        if each.name.endswith(".py") or each.name.startswith(PYTHON_MODULE):
-            name = each.name
-        elif PYTHON.fullmatch(each.name):
-            name = next((word for word in each.arguments if word.endswith(".py")), each.name)
+    for program in found.programs:
+        if program.is_read:
+            return program.file
+        if program.name.endswith(".py") or program.name.startswith(PYTHON_MODULE):
+            name = program.name
+        elif PYTHON.fullmatch(program.name):
+            name = next((word for word in program.arguments if word.endswith(".py")), program.name)
     return name

@@ -438,18 +438,20 @@ class _Follower:
                 self._wait()
             raise
         finally:
-            for each in self._logs.values():
-                each.stop()
+            for log in self._logs.values():
+                log.stop()
 
     def _report(self, name: str, phase: str, status: JsonObject) -> None:
         """Print the attempts that ended since the last call, with their causes, then the phase."""
         message = status.get("message")
-        ended = [each for each in status.get("attempts") or [] if isinstance(each.get("attempt"), int)]
-        for each in ended if self._last_attempt is not None else []:
+        ended = [
+            attempt for attempt in status.get("attempts") or [] if isinstance(attempt.get("attempt"), int)
+        ]
+        for attempt in ended if self._last_attempt is not None else []:
             # The phase may have the same message.
-            if each["attempt"] > self._last_attempt and each.get("message") != message:
-                say(f"{name}: {n.PHASE_RESTARTING}: {each.get('message') or each.get('reason')}")
-        self._last_attempt = max((each["attempt"] for each in ended), default=-1)
+            if attempt["attempt"] > self._last_attempt and attempt.get("message") != message:
+                say(f"{name}: {n.PHASE_RESTARTING}: {attempt.get('message') or attempt.get('reason')}")
+        self._last_attempt = max((attempt["attempt"] for attempt in ended), default=-1)
         now = ": ".join(str(part) for part in (phase, message or status.get("reason")) if part)
         # After `submit --follow`, the controller needs a moment to see the workspace.
         is_new = time.monotonic() < self._began + _SETTLE_SECONDS
@@ -504,7 +506,7 @@ class _Follower:
         """Return whether all logs have ended or are silent, `over` being the time of the job's end."""
         if failed and time.monotonic() - over >= _MAX_DRAIN_SECONDS:
             return True
-        return all(each.is_silent(_DRAIN_SECONDS) for each in self._logs.values())
+        return all(log.is_silent(_DRAIN_SECONDS) for log in self._logs.values())
 
     def _wait(self) -> None:
         """Wait until the next read of the job, or until the end of a log."""
@@ -639,9 +641,9 @@ def split(pieces: Iterator[bytes]) -> Iterator[bytes]:
     for piece in pieces:
         first, *others = piece.split(b"\n")
         rest.append(first)
-        for each in others:
+        for line in others:
             yield b"".join(rest)
-            rest = [each]
+            rest = [line]
     if last := b"".join(rest):
         yield last
 
@@ -667,14 +669,14 @@ def log_container(pod: JsonObject) -> tuple[str, str]:
     end, problem = read_pod_exit(pod), "worker did not start: "
     if end.start_error and not end.failed_init_container:
         return n.WORKER_CONTAINER, f"{problem}{end.start_error} ({end.reason}), exit code {end.code or 0}"
-    for each in () if has_started(pod) else pod.get("status", {}).get("initContainerStatuses", ()):
-        state = each.get("state", {})
+    for status in () if has_started(pod) else pod.get("status", {}).get("initContainerStatuses", ()):
+        state = status.get("state", {})
         # Between restarts, a container is waiting.
-        before = each.get("lastState", {}).get("terminated") if "waiting" in state else None
+        before = status.get("lastState", {}).get("terminated") if "waiting" in state else None
         ended = state.get("terminated") or before
         if ended and ended.get("exitCode"):
-            why = f"init container {each['name']} failed with exit code {ended['exitCode']}"
-            return str(each["name"]), f"{problem}{why}"
+            why = f"init container {status['name']} failed with exit code {ended['exitCode']}"
+            return str(status["name"]), f"{problem}{why}"
     return n.WORKER_CONTAINER, ""
 
 
@@ -728,7 +730,7 @@ def node_rank_problem(job: JsonObject, node_rank: int) -> str:
     spec, status = job.get("spec", {}), job.get("status", {})
     elastic = spec.get("elastic") or {}
     # A resized job still has its former size.
-    sizes = [each for each in (elastic.get("maxNodes"), spec.get("numNodes"), status.get("nodes")) if each]
+    sizes = [size for size in (elastic.get("maxNodes"), spec.get("numNodes"), status.get("nodes")) if size]
     if not sizes or node_rank < max(sizes):
         return ""
     size, name = max(sizes), job["metadata"]["name"]

@@ -116,8 +116,8 @@ def _elastic(options: argparse.Namespace) -> JsonObject:
 
 def _variables(options: argparse.Namespace) -> list[JsonObject]:
     values: dict[str, str] = {}
-    for each in options.env:
-        name, equals, value = each.partition("=")
+    for word in options.env:
+        name, equals, value = word.partition("=")
         _check_variable("--env", name, "VALUE")
         if not equals:
             if name not in options.environment:
@@ -129,10 +129,10 @@ def _variables(options: argparse.Namespace) -> list[JsonObject]:
 
 
 def _secrets(options: argparse.Namespace) -> list[JsonObject]:
-    names = {each.partition("=")[0] for each in options.env}
+    names = {word.partition("=")[0] for word in options.env}
     found: dict[str, JsonObject] = {}
-    for each in options.secret:
-        name, secret, key = parse_reference(each)
+    for word in options.secret:
+        name, secret, key = parse_reference(word)
         _check_variable("--secret", name, "SECRET/KEY")
         if name in names:
             raise PluginError(USAGE, f"--secret: {name} is also set by --env; use one of them")
@@ -190,8 +190,8 @@ def is_credential_name(name: str) -> bool:
 
 def warn_of_variables(variables: Iterable[JsonObject]) -> None:
     """Warn of credentials in plain text in the job, and of names that some shells do not pass on."""
-    dropped = [each["name"] for each in variables if not _OF_A_SHELL.fullmatch(each["name"])]
-    for name in (each["name"] for each in variables if each.get("value")):
+    dropped = [var["name"] for var in variables if not _OF_A_SHELL.fullmatch(var["name"])]
+    for name in (var["name"] for var in variables if var.get("value")):
         if is_credential_name(name):
             say(
                 f"--env: {name}: is stored in plain text, and all users who can read jobs can see it. Use a Secret "
@@ -210,11 +210,11 @@ def check_secrets(cluster: Cluster, variables: Iterable[JsonObject]) -> None:
     If the user may not read Secrets, print that they are not checked.
     """
     where = f"in namespace {cluster.namespace}"
-    for each in variables:
-        if "valueFrom" not in each:
+    for var in variables:
+        if "valueFrom" not in var:
             continue
-        reference = each["valueFrom"]["secretKeyRef"]
-        name, secret, key = each["name"], reference["name"], reference["key"]
+        reference = var["valueFrom"]["secretKeyRef"]
+        name, secret, key = var["name"], reference["name"], reference["key"]
         try:
             found = cluster.find("secrets", secret)
         except PluginError as error:

@@ -21,7 +21,7 @@ from typing import Final
 NEEDED: Final = ("botocore", "kubernetes", "PyYAML", "zstandard")
 _PACKAGES: Final = (
     "launcher",
-    *(f"trainyard/{each}" for each in ("k8s", "kubectl", "operator", "workspace")),
+    *(f"trainyard/{package}" for package in ("k8s", "kubectl", "operator", "workspace")),
 )
 _MODULES: Final = ("trainyard/__init__.py", "trainyard/completion.py")
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")

@@ -63,7 +63,7 @@ def sanitize(text: str) -> str:
     """Return text of the cluster as one line, without control characters: they could rewrite the user's terminal."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else " " if each.isspace() else "?" for each in text)
+    return "".join(char if char.isprintable() else " " if char.isspace() else "?" for char in text)
 
 
 def say(line: str) -> None:
@@ -118,8 +118,8 @@ def serialize(item: JsonObject, output: str) -> str:
     """Return an object, or a List, as JSON, YAML or a name, without the `managedFields` of the API server."""
     if output == "name":
         return f"{job_reference(item['metadata']['name'])}\n"
-    for each in (item, *item.get("items", ())):
-        each.get("metadata", {}).pop("managedFields", None)
+    for entry in (item, *item.get("items", ())):
+        entry.get("metadata", {}).pop("managedFields", None)
     if output == "json":
         return json.dumps(item, indent=2) + "\n"
     import yaml
@@ -186,7 +186,7 @@ def status(item: JsonObject, now: datetime) -> str:
         log = f"kubectl torchrun logs {meta['name']} -n {meta.get('namespace', '')} {which}"
     # The command has a row of its own.
     message, restart = (
-        str(each.get("message") or "").replace(f"; its log: {log}", "") for each in (seen, last)
+        str(section.get("message") or "").replace(f"; its log: {log}", "") for section in (seen, last)
     )
     steps = [f"step {progress['step']}"] if "step" in progress else []
     steps += [f"loss {_number(progress['loss'])}"] if "loss" in progress else []
@@ -218,10 +218,10 @@ def status(item: JsonObject, now: datetime) -> str:
     shown = ((f"{name}:", sanitize(str(value))) for name, value in rows if value and value != "-")
     text = "".join(f"{name:<{width}}{value}\n" for name, value in shown)
     conditions, messages = [], {seen.get("message")}
-    for each in seen.get("conditions", ()):
-        new = "" if each.get("message") in messages else each.get("message") or ""
-        if new or each["status"] != "False":
-            conditions.append((each["type"], each["status"], each.get("reason") or "-", new))
+    for found in seen.get("conditions", ()):
+        new = "" if found.get("message") in messages else found.get("message") or ""
+        if new or found["status"] != "False":
+            conditions.append((found["type"], found["status"], found.get("reason") or "-", new))
         messages.add(new)
     header = ("CONDITION", "STATUS", "REASON", "MESSAGE")
     return text + (f"\n{table(header, conditions)}" if conditions else "")
@@ -230,7 +230,7 @@ def status(item: JsonObject, now: datetime) -> str:
 def condition(item: JsonObject, kind: str) -> JsonObject:
     """Return the condition of this type, {} if there is none."""
     found = item.get("status", {}).get("conditions", ())
-    return next((each for each in found if each.get("type") == kind), {})
+    return next((entry for entry in found if entry.get("type") == kind), {})
 
 
 def age(item: JsonObject, now: datetime) -> str:
@@ -252,7 +252,7 @@ def _launcher(spec: JsonObject) -> str:
         return str(launcher)
     try:
         args = tuple(map(str, spec.get("args") or ()))
-        env = {str(each["name"]): str(each["value"]) for each in spec.get("env") or () if "value" in each}
+        env = {str(var["name"]): str(var["value"]) for var in spec.get("env") or () if "value" in var}
         found = detect_launcher(str(spec["command"]), args, variables=env)
     except ValueError:  # an open quotation
         return "-"
@@ -264,10 +264,10 @@ def _size(spec: JsonObject, seen: JsonObject) -> str:
     def counted(count: Any, noun: str) -> str:
         return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
-    gpus, nodes, each = seen.get("gpus", spec["numGPUs"]), seen.get("nodes"), seen.get("gpusPerNode")
+    gpus, nodes, per_node = seen.get("gpus", spec["numGPUs"]), seen.get("nodes"), seen.get("gpusPerNode")
     if nodes is None:
         return counted(gpus, "GPU") if gpus else "on CPUs"
-    several = f" ({each} on each)" if each and nodes > 1 else ""
+    several = f" ({per_node} on each)" if per_node and nodes > 1 else ""
     return f"{counted(nodes, 'node')}, {counted(gpus, 'GPU')}{several}"
 
 

@@ -80,7 +80,7 @@ def workspace_root(options: argparse.Namespace) -> Path | None:
 def _check_current_directory() -> None:
     """Refuse the home directory and its parents, which are never meant as a workspace. Raise PluginError."""
     try:
-        here, home = (os.path.realpath(each) for each in (".", os.path.expanduser("~")))
+        here, home = (os.path.realpath(path) for path in (".", os.path.expanduser("~")))
     except OSError:  # the directory was removed; a later check reports it
         return
     if here == os.path.commonpath((here, home)):
@@ -114,7 +114,7 @@ def _pack(root: Path, limit: int, scratch: Path, end: Connection) -> None:
     # A relative XDG_CACHE_HOME is ignored (https://specifications.freedesktop.org/basedir-spec/latest/). Without a
     # home, the digests of unchanged workspaces are not kept.
     places = (os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache"), scratch)
-    cache = next(Path(each) for each in places if os.path.isabs(each)) / "kubectl-torchrun-workspaces"
+    cache = next(Path(place) for place in places if os.path.isabs(place)) / "kubectl-torchrun-workspaces"
     try:
         with Bar("packing") as bar:
             end.send(pack_cached(root, limit, scratch, cache, bar, report_search))

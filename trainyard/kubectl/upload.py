@@ -206,9 +206,9 @@ def pods_that_have(cluster: Cluster, digest: str, job: str) -> list[str]:
     """
     try:
         phases = {
-            each["metadata"]["name"]: each.get("status", {}).get("phase", "")
-            for each in cluster.items(n.JOB_PLURAL)
-            if (workspace := each["spec"].get("workspace", {})).get("digest") == digest
+            item["metadata"]["name"]: item.get("status", {}).get("phase", "")
+            for item in cluster.items(n.JOB_PLURAL)
+            if (workspace := item["spec"].get("workspace", {})).get("digest") == digest
             and not workspace.get("url")
         }
         names = [name for name, phase in phases.items() if phase not in n.FINAL_PHASES and name != job]

@@ -51,16 +51,16 @@ def fields_with_permission(permission: str) -> dict[str, str]:
 
 def _fields(parent: Field, here: str, above: str) -> Iterator[tuple[str, str]]:
     """Yield the fields below `parent`, to the depth of the table, each with the CEL condition that it is set."""
-    for name, each in parent.fields.items():
+    for name, field in parent.fields.items():
         path = f"{above}.{name}".removeprefix(".")
         place = f"{here}.?{name}"
         if not contains_free_field(path):
             yield path, f"{place}.hasValue()"
-        elif each.item is not None and each.item.fields:
-            for below, cel in _fields(each.item, "each", path):
-                yield below, f"{place}.orValue([]).exists(each, {cel})"
+        elif field.item is not None and field.item.fields:
+            for item_path, cel in _fields(field.item, "each", path):
+                yield item_path, f"{place}.orValue([]).exists(each, {cel})"
         else:
-            yield from _fields(each, place, path)
+            yield from _fields(field, place, path)
 
 
 def _job_policy() -> list[dict[str, Any]]:
@@ -117,8 +117,8 @@ def _policy(
         for kind in ("labels", "annotations")
     )
     variables = {
-        name: " + ".join(f"({cel} ? ['{path}'] : [])" for path, cel in each.items())
-        for name, each in fields.items()
+        name: " + ".join(f"({cel} ? ['{path}'] : [])" for path, cel in conditions.items())
+        for name, conditions in fields.items()
     }
     variables["reserved"] = f"({' + '.join(keys)}).filter(key, key.matches('{RESERVED_PATTERN}'))"
     create_pods = {

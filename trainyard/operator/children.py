@@ -153,11 +153,11 @@ def archive_annotation(workspace: Workspace) -> str:
 def build_worker(attempt: AttemptSpec, node: int | None = None) -> JsonObject:
     """Return the pod template of the workers; with `node`, of the worker on that node."""
     queue, workspace, gang = attempt.settings.queue, attempt.spec.workspace, attempt.settings.gang
-    metadata, below = queue.pod_template.metadata, queue.pod_template.spec
+    metadata, pod_spec = queue.pod_template.metadata, queue.pod_template.spec
     volumes, mounts = _volumes(attempt, node)
     container = _worker_container(attempt, node, mounts)
     group = n.attempt_name(attempt.name, attempt.number)
-    ours = {each["name"] for each in volumes}
+    ours = {volume["name"] for volume in volumes}
     return {
         "metadata": {
             "labels": {
@@ -178,23 +178,27 @@ def build_worker(attempt: AttemptSpec, node: int | None = None) -> JsonObject:
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": grace_seconds(
-                {each["name"]: str(each.get("value")) for each in container["env"]}
+                {var["name"]: str(var.get("value")) for var in container["env"]}
             ),
             # The node's own DNS knows no Services, so workers would not find each other.
-            **({"dnsPolicy": "ClusterFirstWithHostNet"} if below.get("hostNetwork") else {}),
-            **below,
-            **placement_fields(below, queue),
+            **({"dnsPolicy": "ClusterFirstWithHostNet"} if pod_spec.get("hostNetwork") else {}),
+            **pod_spec,
+            **placement_fields(pod_spec, queue),
             "restartPolicy": "Never",
             "subdomain": attempt.name,
             "containers": [
                 container,
-                *(dict(each) for each in below.get("containers") or [] if each["name"] != n.WORKER_CONTAINER),
+                *(
+                    dict(item)
+                    for item in pod_spec.get("containers") or []
+                    if item["name"] != n.WORKER_CONTAINER
+                ),
             ],
             **_filled(
-                initContainers=[*_tools(attempt, container, mounts), *(below.get("initContainers") or [])],
+                initContainers=[*_tools(attempt, container, mounts), *(pod_spec.get("initContainers") or [])],
                 volumes=[
                     *volumes,
-                    *(each for each in below.get("volumes") or [] if each.get("name") not in ours),
+                    *(volume for volume in pod_spec.get("volumes") or [] if volume.get("name") not in ours),
                 ],
             ),
         },
@@ -204,7 +208,7 @@ def build_worker(attempt: AttemptSpec, node: int | None = None) -> JsonObject:
 def _template_worker(queue: QueueSpec) -> Mapping[str, Any]:
     """Return the worker's container in the queue's template, {} if it has none."""
     containers = queue.pod_template.spec.get("containers") or []
-    return next((each for each in containers if each["name"] == n.WORKER_CONTAINER), {})
+    return next((container for container in containers if container["name"] == n.WORKER_CONTAINER), {})
 
 
 def pull_secrets(queue: QueueSpec) -> JsonObject:
@@ -214,21 +218,21 @@ def pull_secrets(queue: QueueSpec) -> JsonObject:
 
 def _worker_container(attempt: AttemptSpec, node: int | None, mounts: list[JsonObject]) -> JsonObject:
     queue, spec = attempt.settings.queue, attempt.spec
-    below = _template_worker(queue)
+    template = _template_worker(queue)
     command = build_command(
         spec.command, spec.args, attempt.rendezvous, spec.launcher, spec.literal_variables
     )
-    variables = {**user_variables(queue.pod_template.spec, below), **command.environment}
-    resources, ours = below.get("resources") or {}, worker_resources(attempt)
-    paths = {each["mountPath"] for each in mounts}
+    variables = {**user_variables(queue.pod_template.spec, template), **command.environment}
+    resources, ours = template.get("resources") or {}, worker_resources(attempt)
+    paths = {mount["mountPath"] for mount in mounts}
     in_workspace = spec.workspace is not None and queue.working_dir == WORKING_DIRECTORY
     return {
         # torchrun's last lines have the exit code of the command (observe.py: command_exit_code).
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        **{key: value for key, value in below.items() if key != "args"},
+        **{key: value for key, value in template.items() if key != "args"},
         "name": n.WORKER_CONTAINER,
         "image": queue.image,
-        "command": wrap_command(command.words, below.get("terminationMessagePath") or MESSAGE_PATH),
+        "command": wrap_command(command.words, template.get("terminationMessagePath") or MESSAGE_PATH),
         "workingDir": _workspace_path(queue) if in_workspace else queue.working_dir,
         "env": _environment(attempt, node, variables),
         "resources": {
@@ -238,7 +242,7 @@ def _worker_container(attempt: AttemptSpec, node: int | None, mounts: list[JsonO
         },
         "volumeMounts": [
             *mounts,
-            *(each for each in below.get("volumeMounts") or [] if each.get("mountPath") not in paths),
+            *(mount for mount in template.get("volumeMounts") or [] if mount.get("mountPath") not in paths),
         ],
     }
 
@@ -285,8 +289,8 @@ def _template_resources(attempt: AttemptSpec, requested: Mapping[str, Any]) -> J
     if names.EFA_RESOURCE in result:
         del result[names.EFA_RESOURCE]
         volumes = attempt.settings.queue.pod_template.spec.get("volumes") or []
-        mediums = [str((each.get("emptyDir") or {}).get("medium") or "") for each in volumes]
-        if not any(each.startswith("HugePages") for each in mediums):
+        mediums = [str((volume.get("emptyDir") or {}).get("medium") or "") for volume in volumes]
+        if not any(medium.startswith("HugePages") for medium in mediums):
             result = {name: amount for name, amount in result.items() if not name.startswith("hugepages-")}
     if _STORAGE in result:
         with suppress(ValueError):  # the queue's dry run says so
@@ -332,8 +336,8 @@ def _environment(attempt: AttemptSpec, node: int | None, variables: Mapping[str,
         # By addresses, node 0 might not have rank 0
         # (_mark_rendezvous_complete in torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
         ours.append({"name": "PET_LOCAL_ADDR", **_field("status.podIP")})
-    below = _template_worker(queue).get("env") or []
-    result = {str(each.get("name")): each for each in (*fixed, *ours, *below, *attempt.spec.env, *fixed)}
+    template = _template_worker(queue).get("env") or []
+    result = {str(var.get("name")): var for var in (*fixed, *ours, *template, *attempt.spec.env, *fixed)}
     return list(result.values())
 
 
@@ -345,15 +349,15 @@ def _volumes(attempt: AttemptSpec, node: int | None) -> tuple[list[JsonObject], 
     queue, workspace = attempt.settings.queue, attempt.spec.workspace
     volumes: list[JsonObject] = []
     mounts: list[JsonObject] = []
-    for each in attempt.storage.mounts:
-        read_only = _filled(readOnly=each.read_only)
-        claim = {"claimName": each.claim(node or 0), **read_only}
-        volumes.append({"name": each.volume, "persistentVolumeClaim": claim})
+    for mount in attempt.storage.mounts:
+        read_only = _filled(readOnly=mount.read_only)
+        claim = {"claimName": mount.claim(node or 0), **read_only}
+        volumes.append({"name": mount.volume, "persistentVolumeClaim": claim})
         # A claim may be shared, or retained from an earlier job. In a common directory, a job could run the code of
         # another. The uid can't be guessed before the job exists. Kubernetes creates the directory with the mode of
         # the volume's root (SafeMakeDir in k8s.io/kubernetes, pkg/volume/util/subpath/subpath_linux.go).
-        own = {"subPath": attempt.uid} if each.volume == WORKSPACE and workspace is not None else {}
-        mounts.append({"name": each.volume, "mountPath": each.path, **own, **read_only})
+        own = {"subPath": attempt.uid} if mount.volume == WORKSPACE and workspace is not None else {}
+        mounts.append({"name": mount.volume, "mountPath": mount.path, **own, **read_only})
     if workspace is not None:
         if WORKSPACE not in queue.volumes:
             volumes.append({"name": WORKSPACE, "emptyDir": {}})
@@ -379,13 +383,13 @@ def _tools(attempt: AttemptSpec, worker: JsonObject, worker_mounts: list[JsonObj
     logs: list[str] = []
     if workspace is not None:
         # Do not mount at the workers' path: the tools image has its program in /app.
-        own = (each for each in worker_mounts if each["name"] == WORKSPACE)
-        mounts = [{**each, "mountPath": n.TOOLS_WORKSPACE} for each in own]
+        own = (mount for mount in worker_mounts if mount["name"] == WORKSPACE)
+        mounts = [{**mount, "mountPath": n.TOOLS_WORKSPACE} for mount in own]
         # Mount without subPath, because Kubernetes does not update such a file in a running pod.
         mounts.append(_ARCHIVE_MOUNT)
         sync = [] if workspace.url else ["--sync", n.sync_pod_url(attempt.name, attempt.namespace)]
         words = ["--archive", f"{n.ARCHIVE_DIRECTORY}/{n.ARCHIVE_FILE}", *sync, "--into", n.TOOLS_WORKSPACE]
-        words = [literally(each) for each in words]
+        words = [literally(word) for word in words]
     if attempt.logs:
         address = n.log_url(literally(attempt.logs), attempt.number, f"$({n.ENV_NODE_RANK})")
         logs = ["--log", n.LOG_FILE, "--log-url", address]
@@ -400,9 +404,9 @@ def _tools(attempt: AttemptSpec, worker: JsonObject, worker_mounts: list[JsonObj
         "terminationMessagePolicy": "FallbackToLogsOnError",
         # The tools use the worker's access to the bucket, and its region.
         "env": [
-            each
-            for each in worker["env"]
-            if str(each["name"]).startswith("AWS_") or (logs and each["name"] == n.ENV_NODE_RANK)
+            var
+            for var in worker["env"]
+            if str(var["name"]).startswith("AWS_") or (logs and var["name"] == n.ENV_NODE_RANK)
         ],
     }
     fetch = {
@@ -457,7 +461,7 @@ def gpu_terms(gpu_type: str) -> list[JsonObject]:
             mebibytes = int(sold[2]) * 1024
             terms[-1].append(_expression(LABEL_GPU_MEMORY, "Gt", str(mebibytes * 85 // 100)))
             terms[-1].append(_expression(LABEL_GPU_MEMORY, "Lt", str(mebibytes * 115 // 100)))
-    return [{"matchExpressions": each} for each in terms]
+    return [{"matchExpressions": expressions} for expressions in terms]
 
 
 def _expression(key: str, operator: str, *values: str) -> JsonObject:
@@ -482,7 +486,7 @@ def _add_tolerations(given: list[JsonObject], *, in_pool: bool) -> list[JsonObje
     The key of a pool's taint is the name of the resource on GPU nodes, and the name of the label in CPU pools of a
     stack.
     """
-    keys = {each.get("key") or "" for each in given}
+    keys = {toleration.get("key") or "" for toleration in given}
     if "" in keys:  # it tolerates all taints
         return given
     pool = [
@@ -592,7 +596,7 @@ def build_log_reader(
         "name": LOG_READER_CONTAINER,
         "image": image,
         "command": [*_TOOL_PROGRAM, *words],
-        "env": [each for each in env if str(each["name"]).startswith("AWS_")],
+        "env": [var for var in env if str(var["name"]).startswith("AWS_")],
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "128Mi"}},
     }
     return {

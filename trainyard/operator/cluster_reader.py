@@ -66,7 +66,7 @@ class Cache:
         found = read()
         longest = max(PODS_SECONDS, CLASS_SECONDS, CLUSTER_SECONDS)
         with self._lock:
-            self._values = {key: each for key, each in self._values.items() if started - each[0] <= longest}
+            self._values = {key: item for key, item in self._values.items() if started - item[0] <= longest}
             self._values[key] = started, found
         return found
 
@@ -93,7 +93,7 @@ class ClusterReader:
         if not claims:
             return cluster
         found = self._objects.list("v1", "PersistentVolumeClaim", namespace)
-        modes = {_name(each): tuple(each.get("spec", {}).get("accessModes") or ()) for each in found}
+        modes = {_name(claim): tuple(claim.get("spec", {}).get("accessModes") or ()) for claim in found}
         return replace(cluster, claims=modes)
 
     def has_priority_class(self) -> bool:
@@ -116,7 +116,7 @@ class ClusterReader:
 
         def read() -> dict[str, Offering]:
             nodes = self._objects.read(sources.nodes({}), cached=True)
-            return {each.name: Offering.from_labels(each.labels) for each in nodes}
+            return {node.name: Offering.from_labels(node.labels) for node in nodes}
 
         return self._cache.get("nodes", SHARED_SECONDS, read)
 
@@ -151,22 +151,22 @@ class ClusterReader:
         )
 
     def _read_cluster(self) -> ClusterState:
-        kai = all(self._serves(*each) for each in _KAI_RESOURCES)
+        kai = all(self._serves(*resource) for resource in _KAI_RESOURCES)
         version = f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}"
         queues = self._objects.list(version, "Queue", "") if kai else []
         classes = self._objects.list("storage.k8s.io/v1", "StorageClass", "")
         marked = [
-            each
-            for each in classes
-            if (each["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true"
+            item
+            for item in classes
+            if (item["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true"
         ]
         # The newest of several is the default class.
-        default = max(marked, key=lambda each: str(each["metadata"].get("creationTimestamp")), default=None)
+        default = max(marked, key=lambda item: str(item["metadata"].get("creationTimestamp")), default=None)
         return ClusterState(
             tools_image=self._tools_image,
             kai=kai,
-            kai_queues={_name(each): read_kai_queue(each) for each in queues},
-            provisioners={_name(each): str(each.get("provisioner", "")) for each in classes},
+            kai_queues={_name(item): read_kai_queue(item) for item in queues},
+            provisioners={_name(item): str(item.get("provisioner", "")) for item in classes},
             default_class=_name(default) if default is not None else "",
             policy_since=self._read_policy_age(),
         )
@@ -174,19 +174,19 @@ class ClusterReader:
     def _serves(self, version: str, plural: str) -> bool:
         """Return whether the API server serves this kind of KAI Scheduler."""
         found = self._objects.get(f"/apis/{n.KAI_GROUP}/{version}")
-        return any(each.get("name") == plural for each in (found or {}).get("resources") or ())
+        return any(resource.get("name") == plural for resource in (found or {}).get("resources") or ())
 
     def _read_policy_age(self) -> float | None:
         """Return the time since when the admission policy for jobs is in force, in seconds; None if it is not."""
         policy, binding = (
-            self._objects.get(f"{_ADMISSION}/{each}/{n.JOB_POLICY}") for each in _POLICY_RESOURCES
+            self._objects.get(f"{_ADMISSION}/{resource}/{n.JOB_POLICY}") for resource in _POLICY_RESOURCES
         )
         if policy is None or binding is None:
             return None
         denies = "Deny" in (binding.get("spec") or {}).get("validationActions", ())
         if not denies or (policy.get("spec") or {}).get("failurePolicy") != "Fail":
             return None
-        return max(parse_time(each["metadata"].get("creationTimestamp")) or 0.0 for each in (policy, binding))
+        return max(parse_time(item["metadata"].get("creationTimestamp")) or 0.0 for item in (policy, binding))
 
 
 def _name(item: JsonObject) -> str:

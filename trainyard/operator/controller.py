@@ -240,15 +240,15 @@ class Watches:
 
     def start(self) -> None:
         """Start to list and watch. Return when jobs and queues are listed, or can't be listed yet."""
-        for each in self._informers.values():
-            each.start()
+        for informer in self._informers.values():
+            informer.start()
         for kind in (n.JOB_KIND, n.QUEUE_KIND):
             with suppress(ApiError, ApiUnavailable):
                 self._informers[kind].items()
 
     def died(self) -> list[str]:
         """Return the kinds whose watch ended because of a fault. Only a new process can watch them again."""
-        return [kind for kind, each in self._informers.items() if each.has_died]
+        return [kind for kind, informer in self._informers.items() if informer.has_died]
 
     def stop(self) -> None:
         """Stop all watches, and wait a moment for the end of their threads."""

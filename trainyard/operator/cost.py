@@ -79,7 +79,7 @@ class CostMeters:
             state.due = (state.counted if stored == state.reported else now) + WRITE_SECONDS
         if not nodes.keys() <= state.offerings.keys():
             state.offerings = {**state.offerings, **self._find_offerings(path)}
-        state.offerings = {name: each for name, each in state.offerings.items() if name in nodes}
+        state.offerings = {name: node for name, node in state.offerings.items() if name in nodes}
         counted = [(state.offerings.get(name, _UNKNOWN), is_idle) for name, is_idle in nodes.items()]
         usage = state.meter.count_nodes(counted, now)
         state.stored, state.reported, state.counted = stored, to_status(usage), now
@@ -98,7 +98,7 @@ class CostMeters:
         except Exception as error:
             log.warning("%s: the instance types of its nodes can't be read: %s", path, error)
             return {}
-        return {name: each for name, each in found.items() if each.instance_type and each.zone}
+        return {name: node for name, node in found.items() if node.instance_type and node.zone}
 
     def forget(self, path: str) -> None:
         """Forget a job that was deleted, or that has ended."""
@@ -107,9 +107,9 @@ class CostMeters:
 
 def find_nodes(children: Children) -> dict[str, bool]:
     """Return the nodes of a job, and whether each is idle: it has a placeholder and no worker."""
-    held = (each for each in children.placeholders if not is_over(each))
-    nodes = {(each.get("spec") or {}).get("nodeName") or "": True for each in held}
-    nodes |= {each.node: False for each in children.workers if not each.finished}
+    held = (pod for pod in children.placeholders if not is_over(pod))
+    nodes = {(pod.get("spec") or {}).get("nodeName") or "": True for pod in held}
+    nodes |= {worker.node: False for worker in children.workers if not worker.finished}
     nodes.pop("", None)
     return nodes
 
@@ -123,7 +123,7 @@ def to_status(usage: Usage) -> JsonObject:
         hours["unpricedNodeHours"] = usage.unpriced_node_seconds / 3600
     if usage.usd:
         hours["usd"] = usage.usd
-    return {key: round(each, 4) for key, each in hours.items()}
+    return {key: round(value, 4) for key, value in hours.items()}
 
 
 def read_usage(cost: JsonObject) -> Usage:

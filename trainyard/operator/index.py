@@ -85,23 +85,22 @@ class ObjectIndex:
     def jobs_with_workspace(self, namespace: str, digest: str) -> list[JsonObject]:
         """Return the jobs of a namespace with this workspace: name, workspace and phase."""
         return [
-            each
-            for key, each in self._jobs.copy().items()
-            if key.namespace == namespace
-            and _field(_field(each, "spec"), "workspace").get("digest") == digest
+            job
+            for key, job in self._jobs.copy().items()
+            if key.namespace == namespace and _field(_field(job, "spec"), "workspace").get("digest") == digest
         ]
 
     def phases(self) -> Mapping[str, int]:
         """Return the number of jobs in each phase; "" is a job without a status."""
-        return Counter(_phase(each) for each in self._jobs.copy().values())
+        return Counter(_phase(job) for job in self._jobs.copy().values())
 
     def phases_of(self, namespace: str, queue: str) -> list[str]:
         """Return the phases of a queue's jobs."""
-        return [_phase(each) for each in self._jobs_of(Key(n.QUEUE_KIND, namespace, queue)).values()]
+        return [_phase(job) for job in self._jobs_of(Key(n.QUEUE_KIND, namespace, queue)).values()]
 
     def resync(self) -> Requests:
         """Return all jobs and queues, each with its delay."""
-        return [*((key, self._delay(each)) for key, each in self._jobs.items()), *_at_once(self._queues)]
+        return [*((key, self._delay(job)) for key, job in self._jobs.items()), *_at_once(self._queues)]
 
     def change(self, before: JsonObject | None, after: JsonObject | None) -> Requests:
         """Apply an event, and return the jobs and queues to reconcile, each with a delay in seconds.
@@ -114,7 +113,7 @@ class ObjectIndex:
         if kind == n.QUEUE_KIND:
             return self._change_queue(before, after)
         if kind == "Queue":
-            waiting = [key for key, each in self._jobs.items() if _status(each, "reason") in _KAI_REASONS]
+            waiting = [key for key, job in self._jobs.items() if _status(job, "reason") in _KAI_REASONS]
             return _at_once([*self._queues, *waiting])
         return self._change_child(before, after)
 
@@ -145,11 +144,11 @@ class ObjectIndex:
         requests = [(key, 0.0)]
         if _generation(before) == _generation(after):
             return requests
-        for each, job in self._jobs_of(key).items():
+        for job_key, job in self._jobs_of(key).items():
             if _phase(job) not in n.FINAL_PHASES:
-                requests.append((each, 0.0))
+                requests.append((job_key, 0.0))
             elif _time_to_live(before) != _time_to_live(after):
-                requests.append((each, self._delay(job)))
+                requests.append((job_key, self._delay(job)))
         return requests
 
     def _change_child(self, before: JsonObject | None, after: JsonObject | None) -> Requests:
@@ -178,15 +177,15 @@ class ObjectIndex:
             name = _field(item, "spec").get("queue")
             queues = self._queues.items()
             requests += _at_once(
-                each for each, queue in queues if _field(queue, "spec").get("kaiQueue") == name
+                queue_key for queue_key, queue in queues if _field(queue, "spec").get("kaiQueue") == name
             )
         return requests
 
     def _jobs_of(self, queue: Key) -> dict[Key, JsonObject]:
         return {
-            key: each
-            for key, each in self._jobs.copy().items()
-            if key.namespace == queue.namespace and _field(each, "spec").get("jobQueue") == queue.name
+            key: job
+            for key, job in self._jobs.copy().items()
+            if key.namespace == queue.namespace and _field(job, "spec").get("jobQueue") == queue.name
         }
 
     def _delay(self, job: JsonObject) -> float:

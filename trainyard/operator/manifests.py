@@ -41,7 +41,7 @@ def files(image: str | None = None) -> dict[str, str]:
     if image is not None:
         plain[DEPLOYMENT] = _IMAGE.sub(lambda _: image, plain[DEPLOYMENT])
     return {
-        **{f"crd/{name}": _WRITTEN + _yaml(each) for name, each in definitions().items()},
+        **{f"crd/{name}": _WRITTEN + _yaml(definition) for name, definition in definitions().items()},
         **plain,
         "config/admission.yaml": _WRITTEN + "---\n".join(map(_yaml, admission.objects())),
         PAGE: reference_page(),

@@ -90,16 +90,16 @@ class Children:
     foreign_objects: Mapping[tuple[str, str], JsonObject]
 
     def of(self, attempt: int) -> tuple[AttemptJob, ...]:
-        return tuple(each for each in self.jobs if each.attempt == attempt)
+        return tuple(job for job in self.jobs if job.attempt == attempt)
 
     def of_kind(self, kind: str) -> list[JsonObject]:
-        return [item for (each, _), item in self.objects.items() if each == kind]
+        return [item for (item_kind, _), item in self.objects.items() if item_kind == kind]
 
     @property
     def placeholders(self) -> list[JsonObject]:
         """Return the pods that reserve nodes until workers replace them, including those being deleted."""
         role = names.ROLE_PLACEHOLDER
-        return [each for each in self.of_kind("Pod") if labels_of(each).get(names.LABEL_ROLE) == role]
+        return [pod for pod in self.of_kind("Pod") if labels_of(pod).get(names.LABEL_ROLE) == role]
 
     @cached_property
     def succeeded_jobs(self) -> frozenset[str]:
@@ -110,17 +110,17 @@ class Children:
         Job with such a worker does not count, nor that of a Job of an attempt that was given up. The status of an
         elastic Job counts, because the other workers may succeed without the deleted one.
         """
-        kept = [each for each in self.workers if not each.deleting]
-        succeeded = Counter(each.job for each in kept if each.phase == "Succeeded")
-        failed = {each.job for each in kept if each.phase == "Failed"}
-        doubtful = {each.uid for each in self.jobs if each.attempt < self.attempt} | {
-            each.job for each in self.workers if each.deleted_gracefully and each.phase == "Succeeded"
+        kept = [worker for worker in self.workers if not worker.deleting]
+        succeeded = Counter(worker.job for worker in kept if worker.phase == "Succeeded")
+        failed = {worker.job for worker in kept if worker.phase == "Failed"}
+        doubtful = {job.uid for job in self.jobs if job.attempt < self.attempt} | {
+            worker.job for worker in self.workers if worker.deleted_gracefully and worker.phase == "Succeeded"
         }
         return frozenset(
-            each.uid
-            for each in self.jobs
-            if (each.succeeded and (each.minimum is not None or each.uid not in doubtful))
-            or (not each.failed and each.uid not in failed and succeeded[each.uid] >= each.required_pods)
+            job.uid
+            for job in self.jobs
+            if (job.succeeded and (job.minimum is not None or job.uid not in doubtful))
+            or (not job.failed and job.uid not in failed and succeeded[job.uid] >= job.required_pods)
         )
 
     @cached_property
@@ -129,16 +129,16 @@ class Children:
 
         It waits for a running worker that nothing else deletes, because this worker may write the last checkpoint.
         """
-        well = Counter(each.attempt for each in self.jobs if each.uid in self.succeeded_jobs)
+        succeeded = Counter(job.attempt for job in self.jobs if job.uid in self.succeeded_jobs)
         unended = {
-            each.attempt
-            for each in self.workers
-            if each.phase in ("Failed", "Running")
-            and not each.deleting
-            and each.job not in self.succeeded_jobs
+            worker.attempt
+            for worker in self.workers
+            if worker.phase in ("Failed", "Running")
+            and not worker.deleting
+            and worker.job not in self.succeeded_jobs
         }
-        enough = (each.attempt for each in self.jobs if well[each.attempt] >= each.required_jobs)
-        return next((each for each in enough if each not in unended), None)
+        enough = (job.attempt for job in self.jobs if succeeded[job.attempt] >= job.required_jobs)
+        return next((attempt for attempt in enough if attempt not in unended), None)
 
 
 def observe(meta: Meta, items: Iterable[JsonObject], attempt: int) -> Children:
@@ -157,12 +157,12 @@ def observe(meta: Meta, items: Iterable[JsonObject], attempt: int) -> Children:
             jobs.append(_read_job(item))
         else:
             objects[key] = item
-    uids = {each.uid for each in jobs}
+    uids = {job.uid for job in jobs}
     return Children(
         attempt=attempt,
-        jobs=tuple(sorted(jobs, key=lambda each: (each.attempt, each.name))),
-        workers=tuple(each for each in workers if each.job in uids),
-        orphans=tuple(each for each in workers if each.job not in uids),
+        jobs=tuple(sorted(jobs, key=lambda job: (job.attempt, job.name))),
+        workers=tuple(worker for worker in workers if worker.job in uids),
+        orphans=tuple(worker for worker in workers if worker.job not in uids),
         objects=objects,
         foreign_objects=foreign,
     )
@@ -188,17 +188,17 @@ def annotations_of(item: JsonObject) -> Mapping[str, str]:
 
 def container_statuses(pod: JsonObject, field: str = "containerStatuses") -> dict[str, JsonObject]:
     """Return the statuses of a pod's containers, by name."""
-    return {each["name"]: each for each in (pod.get("status") or {}).get(field) or ()}
+    return {status["name"]: status for status in (pod.get("status") or {}).get(field) or ()}
 
 
 def owners_of(item: JsonObject) -> list[str]:
     """Return the uids of an object's owners."""
-    return [each["uid"] for each in item["metadata"].get("ownerReferences") or ()]
+    return [owner["uid"] for owner in item["metadata"].get("ownerReferences") or ()]
 
 
 def _true_conditions(item: JsonObject) -> set[str]:
     conditions = (item.get("status") or {}).get("conditions") or ()
-    return {each["type"] for each in conditions if each.get("status") == "True"}
+    return {condition["type"] for condition in conditions if condition.get("status") == "True"}
 
 
 def _is_ours(item: JsonObject, meta: Meta) -> bool:
@@ -216,11 +216,11 @@ def _read_job(item: JsonObject) -> AttemptJob:
     rules = (spec.get("successPolicy") or {}).get("rules") or [{}]
     # https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
     writers = [
-        each
-        for each in meta.get("managedFields") or ()
-        if "f:suspend" in ((each.get("fieldsV1") or {}).get("f:spec") or {})
+        entry
+        for entry in meta.get("managedFields") or ()
+        if "f:suspend" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
     ]
-    is_own = not writers or any(each.get("manager") == n.FIELD_MANAGER for each in writers)
+    is_own = not writers or any(entry.get("manager") == n.FIELD_MANAGER for entry in writers)
     return AttemptJob(
         item=item,
         name=meta["name"],
@@ -294,14 +294,14 @@ def read_pod_exit(item: JsonObject) -> PodExit:
     ended, failed = _terminated(container_statuses(item).get(n.WORKER_CONTAINER) or {}), ""
     if not ended:  # the first init container that failed; sidecars never fail a pod
         before = (item.get("spec") or {}).get("initContainers") or ()
-        sidecars = {each["name"] for each in before if each.get("restartPolicy") == "Always"}
-        for name, each in container_statuses(item, "initContainerStatuses").items():
-            if name not in sidecars and _terminated(each).get("exitCode"):
-                ended, failed = _terminated(each), name
+        sidecars = {container["name"] for container in before if container.get("restartPolicy") == "Always"}
+        for name, container in container_statuses(item, "initContainerStatuses").items():
+            if name not in sidecars and _terminated(container).get("exitCode"):
+                ended, failed = _terminated(container), name
                 break
     code, text, reason = ended.get("exitCode"), ended.get("message") or "", ended.get("reason") or ""
     message = read_termination_message(text)
-    lines = [" ".join(each.split()) for each in text.splitlines() if each.strip()]
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
     error = ""
     if lines and reason in _START_ERRORS:  # the end of the runtime's line has the cause
         error = lines[-1][-_MAX_LINE:].lstrip()
@@ -361,9 +361,9 @@ class TerminationMessage:
 
 def read_termination_message(text: str) -> TerminationMessage:
     """Return the last lines of a worker, with the last summary of torchrun."""
-    start = max((each.start() for each in _SUMMARY.finditer(text)), default=len(text))
+    start = max((found.start() for found in _SUMMARY.finditer(text)), default=len(text))
     summary = text[start:]
-    code, rank, time = (each.search(summary) for each in (_EXIT_CODE, _RANK, _TIME))
+    code, rank, time = (pattern.search(summary) for pattern in (_EXIT_CODE, _RANK, _TIME))
     return TerminationMessage(
         text=text,
         log=text[:start],

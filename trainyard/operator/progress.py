@@ -61,8 +61,8 @@ def find_first_worker(ctx: ReconcileContext) -> JsonObject | None:
     """Return the running pod of rank 0 if it exposes metrics."""
     if ctx.status.phase != n.PHASE_RUNNING:
         return None
-    found = (each for each in ctx.workers if each.node_rank == 0 and each.phase == "Running")
-    scraped = (each.item for each in found if annotations_of(each.item).get(n.ANNOTATION_SCRAPE) == "true")
+    found = (pod for pod in ctx.workers if pod.node_rank == 0 and pod.phase == "Running")
+    scraped = (pod.item for pod in found if annotations_of(pod.item).get(n.ANNOTATION_SCRAPE) == "true")
     return next(scraped, None)
 
 

@@ -71,7 +71,7 @@ class QueueContext:
     @cached_property
     def own_kai_queues(self) -> dict[str, JsonObject]:
         """Return the queues of KAI that the controller created for this queue, by name."""
-        return {name: each for name, each in self.kai_queues.items() if _is_ours(each, self.meta)}
+        return {name: queue for name, queue in self.kai_queues.items() if _is_ours(queue, self.meta)}
 
     @property
     def unused_kai_queues(self) -> list[str]:
@@ -90,7 +90,7 @@ def build_queue_context(
         meta=parse_metadata(queue),
         spec=spec,
         problems=problems if spec is None else tuple(check_pod_template(spec.pod_template)),
-        kai_queues={each["metadata"]["name"]: each for each in kai_queues} if cluster.kai else {},
+        kai_queues={queue["metadata"]["name"]: queue for queue in kai_queues} if cluster.kai else {},
         cluster=cluster,
         now=now,
         **inputs,
@@ -113,8 +113,8 @@ def build_trial_pod(ctx: QueueContext) -> JsonObject | None:
     size = distribute(job, settings.queue)
     pod = build_worker(trial_attempt(meta.namespace, job, settings, size, ctx.cluster), node=0)
     for key in ("initContainers", "volumes"):
-        own = {each.get("name") for each in spec.pod_template.spec.get(key) or []}
-        pod["spec"][key] = sorted(pod["spec"][key], key=lambda each: each["name"] not in own)
+        own = {entry.get("name") for entry in spec.pod_template.spec.get(key) or []}
+        pod["spec"][key] = sorted(pod["spec"][key], key=lambda entry: entry["name"] not in own)
     values = (n.attempt_name(_TRIAL, 0), _TRIAL_UID)
     labels = {**dict(zip(JOB_LABELS, values * 2, strict=True)), **pod["metadata"]["labels"]}
     named = {**pod["metadata"], "labels": labels, "name": _TRIAL, "namespace": meta.namespace}
@@ -126,7 +126,7 @@ def trial_attempt(
 ) -> AttemptSpec:
     """Return the AttemptSpec of a job that is only checked and never created."""
     volumes = settings.queue.volumes.values()
-    mounts = tuple(Mount(volume=each.name, path=each.mount_path, claims=(_TRIAL,)) for each in volumes)
+    mounts = tuple(Mount(volume=volume.name, path=volume.mount_path, claims=(_TRIAL,)) for volume in volumes)
     return AttemptSpec(
         name=_TRIAL,
         namespace=namespace,
@@ -155,9 +155,9 @@ def reconcile_queue(ctx: QueueContext) -> ReconcilePlan:
         plan = _plan_kai_queue(ctx, spec) if cluster.kai else _without_finalizer(meta)
         # A queue in use is not deleted: its gangs could not restart, and queues below it would have no parent.
         left = ctx.unused_kai_queues
-        unused = [ours[each] for each in left if not inside[each]]
+        unused = [ours[name] for name in left if not inside[name]]
         if spec.kai_queue:
-            unused = [each for each in unused if each["metadata"]["name"] != spec.parent_kai_queue]
+            unused = [queue for queue in unused if queue["metadata"]["name"] != spec.parent_kai_queue]
         plan = replace(plan, deletions=tuple(deletions_of(unused)))
         states[n.KAI_QUEUE_READY] = _kai_state(ctx, spec)
         fields = {"kai": kai_status(spec, cluster)}
@@ -167,14 +167,14 @@ def reconcile_queue(ctx: QueueContext) -> ReconcilePlan:
             fields["pool"] = pool_status(spec.scheduling.pool, ctx.pool.pool)
             states[n.POOL_READY] = _pool_state(spec.scheduling.pool, ctx.pool)
     states[n.READY] = next(
-        (each for each in states.values() if each[0] is not True),
+        (state for state in states.values() if state[0] is not True),
         (True, "Ready", "jobs of this queue can run"),
     )
     fields["jobs"] = {
-        "active": sum(each in n.STARTED_PHASES for each in ctx.phases),
-        "pending": sum(each in ("", n.PHASE_PENDING, n.PHASE_RESTARTING) for each in ctx.phases),
+        "active": sum(phase in n.STARTED_PHASES for phase in ctx.phases),
+        "pending": sum(phase in ("", n.PHASE_PENDING, n.PHASE_RESTARTING) for phase in ctx.phases),
     }
-    if any(inside[each] for each in left):
+    if any(inside[name] for name in left):
         plan = replace(plan, requeue_after=POLL_SECONDS)
     return _write(ctx, states, plan, fields)
 
@@ -209,7 +209,7 @@ def _plan_kai_queue(ctx: QueueContext, spec: QueueSpec) -> ReconcilePlan:
 
 def _without_finalizer(meta: Meta) -> ReconcilePlan:
     """Remove the finalizer, even if a user has set it."""
-    others = tuple(each for each in meta.finalizers if each != n.QUEUE_FINALIZER)
+    others = tuple(finalizer for finalizer in meta.finalizers if finalizer != n.QUEUE_FINALIZER)
     return ReconcilePlan(finalizers=None if others == tuple(meta.finalizers) else others)
 
 
@@ -219,7 +219,7 @@ def _release(ctx: QueueContext, inside: Mapping[str, list[str]]) -> ReconcilePla
     own = {f"Queue {name}" for name in ours}
     waits = []
     for name, children in inside.items():
-        if left := [each for each in children if each not in own]:
+        if left := [child for child in children if child not in own]:
             waits.append(f"queue {name} of KAI Scheduler is in use: {list_first(left)}")
     if waits:
         message = (
@@ -228,7 +228,7 @@ def _release(ctx: QueueContext, inside: Mapping[str, list[str]]) -> ReconcilePla
         return _write(ctx, {n.READY: (False, _DELETING, message)}, ReconcilePlan(), {})
     if ours:
         # Delete a queue after those below it.
-        lowest = [each for name, each in ours.items() if not inside[name]]
+        lowest = [queue for name, queue in ours.items() if not inside[name]]
         deletions = tuple(deletions_of(lowest or ours.values()))
         return ReconcilePlan(deletions=deletions, requeue_after=POLL_SECONDS)
     return _without_finalizer(ctx.meta)
@@ -304,7 +304,7 @@ def _write(
     if status == old:
         return plan
     ready, reason, message = states[n.READY]
-    was, new = (conditions_by_type(each.get("conditions")).get(n.READY, {}) for each in (old, status))
+    was, new = (conditions_by_type(seen.get("conditions")).get(n.READY, {}) for seen in (old, status))
     is_new = was.get("status") != new["status"]
     event = Event(type=NORMAL if ready else WARNING, reason=reason, message=message)
     return replace(plan, status=status, events=(event,) if is_new else ())

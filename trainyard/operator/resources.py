@@ -111,7 +111,7 @@ def _bound_to(queue: QueueSpec) -> str:
 def _describe_uneven(job: JobSpec, per_node: int, nodes: int, fewest: int) -> str:
     """Return why the GPUs do not spread evenly over the nodes, and a size that does."""
     total = job.num_gpus
-    even = next(each for each in range(fewest, total + 1) if total % each == 0)
+    even = next(count for count in range(fewest, total + 1) if total % count == 0)
     split = f"{even} with {total // even} GPU{'s' * (total > even)} on each"
     return (
         f"spec.numGPUs is {total}, which does not spread evenly over {nodes} nodes; it must be "
@@ -187,7 +187,7 @@ def plan_storage(
             read_only = read_only or (volume.name == WORKSPACE and spec.workspace is None)
         else:
             if mode == READ_WRITE_ONCE and nodes > 1:  # the workspace
-                claim_names, nodes = [n.claim_name(job, volume.name, each) for each in range(nodes)], 1
+                claim_names, nodes = [n.claim_name(job, volume.name, node) for node in range(nodes)], 1
             amount = volume.size
             if amount is None:
                 amount = (volume.size_per_gpu or 0) * nodes * (size.gpus or 1)

@@ -97,7 +97,7 @@ class Bucket:
         with _explained(url):
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{key}/")
             return [
-                each["Key"].removeprefix(f"{key}/") for page in pages for each in page.get("Contents", ())
+                item["Key"].removeprefix(f"{key}/") for page in pages for item in page.get("Contents", ())
             ]
 
     def _has(self, url: str, size: int, checksum: str) -> bool:

@@ -94,7 +94,7 @@ def rules_of(root: Path) -> Rules:
         if (root / OWN_IGNORE).is_file():
             return Rules(OWN_IGNORE)
         above = [root, *root.parents]
-        depth = next((at for at, each in enumerate(above) if (each / ".git").exists()), None)
+        depth = next((at for at, directory in enumerate(above) if (directory / ".git").exists()), None)
     except OSError as error:
         raise _unreadable(Path(error.filename).parent, error) from None
     if depth is None:
@@ -150,8 +150,8 @@ def _list_tracked(directory: Path, path: bytes) -> frozenset[bytes]:
         )
     except (OSError, subprocess.SubprocessError):
         return frozenset()
-    files = [path + b"/" + each if path else each for each in listed.stdout.split(b"\0") if each]
-    parents = (each[: slash.end()] for each in files for slash in re.finditer(b"/", each))
+    files = [path + b"/" + name if path else name for name in listed.stdout.split(b"\0") if name]
+    parents = (file[: slash.end()] for file in files for slash in re.finditer(b"/", file))
     return frozenset((*files, *parents))
 
 

@@ -114,7 +114,7 @@ def print_logs(url: str, attempt: str, node: int | None, bucket: Bucket, out: Bi
         NotThere: There is no such log.
         WorkspaceError: S3 refuses the request.
     """
-    archived = sorted((int(each[1]), int(each[2])) for each in map(_KEY.fullmatch, bucket.names(url)) if each)
+    archived = sorted((int(key[1]), int(key[2])) for key in map(_KEY.fullmatch, bucket.names(url)) if key)
     of_node = [key for key in archived if node in (None, key[1])]
     chosen = int(attempt) if attempt.isdecimal() else max(of_node, default=(-1, 0))[0]
     selected = [key for key in of_node if key[0] == chosen]

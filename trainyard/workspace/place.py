@@ -66,7 +66,7 @@ def placed(into: Path) -> State:
     """Return what is in place. The job can write this record: paths that no archive has make it invalid."""
     try:
         found = json.loads((into / CONTROL_DIRECTORY / _STATE).read_text())
-        contents = {path: [str(each) for each in what] for path, what in found["contents"].items()}
+        contents = {path: [str(line) for line in what] for path, what in found["contents"].items()}
         digest = str(found["digest"])
     except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return State("", {})
@@ -220,7 +220,7 @@ def is_own(place: Path, known: list[str]) -> bool:
             return f"link {os.readlink(place)}" in known
         # Reading a pipe would block.
         digest = digest_of(place).removeprefix(DIGEST_PREFIX) if stat.S_ISREG(mode) else "none"
-        return any(each.startswith("file ") and each.endswith(f" {digest}") for each in known)
+        return any(line.startswith("file ") and line.endswith(f" {digest}") for line in known)
     except OSError:
         return False
 

@@ -111,8 +111,8 @@ def _largest(entries: Sequence[Entry], total: int) -> list[tuple[str, int]]:
         is_large = entry.size * _SHARE >= total
         name = entry.path if is_large or not slash else f"{top}/"
         sizes[name] = sizes.get(name, 0) + entry.size
-    by_size = sorted(sizes.items(), key=lambda each: (-each[1], each[0]))
-    return [each for each in by_size if each[1]][:_MAX_LARGEST]
+    by_size = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
+    return [item for item in by_size if item[1]][:_MAX_LARGEST]
 
 
 def _resolve(root: Path) -> Path:

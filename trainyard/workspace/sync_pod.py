@@ -173,10 +173,10 @@ class Store:
             kept = {_LOCK, _CURRENT, self._part(digest).name, *archives}
             with suppress(OSError):  # another upload runs; a later one removes the archives
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                for each in self._root.iterdir():
+                for file in self._root.iterdir():
                     # A worker that downloads one of them has it open, and is not affected.
-                    if each.name not in kept:
-                        each.unlink(missing_ok=True)
+                    if file.name not in kept:
+                        file.unlink(missing_ok=True)
             fcntl.flock(lock, fcntl.LOCK_SH)
             yield
 
@@ -186,8 +186,8 @@ class Store:
         Uploads by PUT do not count, because any pod could send them and keep an abandoned job alive.
         """
         with suppress(OSError):  # the upload was completed meanwhile
-            parts = (each for each in self._root.glob(f"*{_PART}") if not each.name.startswith(_UNTRUSTED))
-            return max((each.stat().st_mtime for each in parts), default=0.0)
+            parts = (part for part in self._root.glob(f"*{_PART}") if not part.name.startswith(_UNTRUSTED))
+            return max((part.stat().st_mtime for part in parts), default=0.0)
         return time.time()
 
     def current(self) -> Pointer | None:

@@ -20,7 +20,7 @@ QUEUE_NAME_MAX_LENGTH: Final = 63
 
 def definitions() -> dict[str, JsonObject]:
     """Return both definitions by their file names."""
-    return {f"{each['metadata']['name']}.yaml": each for each in (torchrun_queue(), torchrun_job())}
+    return {f"{crd['metadata']['name']}.yaml": crd for crd in (torchrun_queue(), torchrun_job())}
 
 
 def torchrun_queue() -> JsonObject:
@@ -166,17 +166,17 @@ One training (`{n.JOB_SINGULAR}`, `{n.JOB_PLURAL}`, `{n.JOB_SHORT}`; category `{
 
 def _kind(spec: Field, status: Field) -> Iterator[str]:
     yield "\n### spec\n\n| Field | Type | Default | Unit | Description |\n|---|---|---|---|---|\n"
-    for path, each in _below("", spec):
-        default = "required" if each.required else each.default_text()
-        shown = f"`{default}`" if each.default not in (None, {}) else default
-        yield _row(f"`{path}`", each.holds, shown, each.unit, each.description)
+    for path, field in _below("", spec):
+        default = "required" if field.required else field.default_text()
+        shown = f"`{default}`" if field.default not in (None, {}) else default
+        yield _row(f"`{path}`", field.holds, shown, field.unit, field.description)
     if "overrides" in spec.fields:
         yield _OVERRIDES
     yield "\nRules:\n\n"
-    yield from (f"- {each}\n" for each in _rules(spec))
+    yield from (f"- {rule}\n" for rule in _rules(spec))
     yield "\n### status\n\n| Field | Type | Unit | Description |\n|---|---|---|---|\n"
-    for path, each in _below("", status):
-        yield _row(f"`{path}`", each.holds, each.unit, each.description)
+    for path, field in _below("", status):
+        yield _row(f"`{path}`", field.holds, field.unit, field.description)
 
 
 _OVERRIDES: Final = """
@@ -188,13 +188,13 @@ The rules apply there, too, except those that need the complete queue. Some fiel
 
 def _below(place: str, parent: Field) -> Iterator[tuple[str, Field]]:
     """Yield each field below with its path, except those of `overrides`, which are fields of the queue."""
-    for name, each in parent.fields.items():
+    for name, field in parent.fields.items():
         path = f"{place}{name}"
-        yield path, each
+        yield path, field
         if path != "overrides":
-            yield from _below(f"{path}.", each)
-        if each.item is not None:
-            yield from _below(f"{path}[].", each.item)
+            yield from _below(f"{path}.", field)
+        if field.item is not None:
+            yield from _below(f"{path}[].", field.item)
 
 
 def _row(*cells: str) -> str:
@@ -203,11 +203,11 @@ def _row(*cells: str) -> str:
 
 def _rules(spec: Field) -> Iterator[str]:
     """Yield the rules for several fields. One line names all fields that can't be changed."""
-    fixed = [each.path.removeprefix(".") for each in spec.rules if each.reason == FORBIDDEN]
+    fixed = [rule.path.removeprefix(".") for rule in spec.rules if rule.reason == FORBIDDEN]
     if fixed:
         yield f"These can't be changed: {', '.join(fixed)}."
-    objects = [spec, *(each for path, each in _below("", spec) if path != "overrides")]
-    objects += [each.item for each in objects if each.item is not None]
-    for each in objects:
-        if each.fields:
-            yield from (f"{rule.message}." for rule in each.rules if rule.reason != FORBIDDEN)
+    objects = [spec, *(field for path, field in _below("", spec) if path != "overrides")]
+    objects += [parent.item for parent in objects if parent.item is not None]
+    for parent in objects:
+        if parent.fields:
+            yield from (f"{rule.message}." for rule in parent.rules if rule.reason != FORBIDDEN)

@@ -86,15 +86,15 @@ class Field:
         if self.default is not None:
             schema["default"] = self.default
         if self.fields:
-            schema["properties"] = {name: each.schema() for name, each in self.fields.items()}
-        if required := [name for name, each in self.fields.items() if each.required]:
+            schema["properties"] = {name: field.schema() for name, field in self.fields.items()}
+        if required := [name for name, field in self.fields.items() if field.required]:
             schema["required"] = required
         if self.item is not None:
             schema["items"] = self.item.schema()
         if self.value is not None:
             schema["additionalProperties"] = self.value.schema()
         if self.rules:
-            schema["x-kubernetes-validations"] = [each.schema() for each in self.rules]
+            schema["x-kubernetes-validations"] = [rule.schema() for rule in self.rules]
         return schema
 
     def explain(self) -> str:
@@ -114,9 +114,9 @@ class Field:
         below = f"{path}." if path else ""
         return replace(
             self,
-            fields={name: each.at(f"{below}{name}") for name, each in self.fields.items()},
+            fields={name: field.at(f"{below}{name}") for name, field in self.fields.items()},
             item=self.item and self.item.at(path),
-            rules=[replace(each, message=each.message.replace(_PATH, path)) for each in self.rules],
+            rules=[replace(rule, message=rule.message.replace(_PATH, path)) for rule in self.rules],
         )
 
     def partial(self, absent: str) -> Field:
@@ -126,8 +126,8 @@ class Field:
             default=None,
             absent=absent,
             required=False,
-            fields={name: each.partial(absent) for name, each in self.fields.items()},
-            rules=[each for each in self.rules if not each.complete],
+            fields={name: field.partial(absent) for name, field in self.fields.items()},
+            rules=[rule for rule in self.rules if not rule.complete],
         )
 
     def parse(self, value: Any, path: str, problems: list[str]) -> Any:
@@ -147,8 +147,8 @@ class Field:
         if self.item is not None and self.item.shape:
             for index, entry in enumerate(value):
                 self.item.parse(entry, f"{path}[{index}]", problems)
-        for name, each in self.shape.items():
-            each.parse(value.get(name), f"{path}.{name}", problems)
+        for name, part in self.shape.items():
+            part.parse(value.get(name), f"{path}.{name}", problems)
         return self.convert(value)
 
 
@@ -159,8 +159,8 @@ class ApiObject:
     rules: ClassVar[Sequence[Rule]] = ()
 
     def __init_subclass__(cls) -> None:
-        declared = {name: each for name, each in vars(cls).items() if isinstance(each, Field)}
-        own = {_json_name(name): replace(each, attribute=name) for name, each in declared.items()}
+        declared = {name: value for name, value in vars(cls).items() if isinstance(value, Field)}
+        own = {_json_name(name): replace(field, attribute=name) for name, field in declared.items()}
         cls.fields = {**cls.fields, **own}
 
     def __init__(self, **values: Any) -> None:
@@ -174,20 +174,20 @@ class ApiObject:
             value = {}
         before = len(problems)
         values = {
-            each.attribute: each.parse(value.get(name), f"{path}.{name}", problems)
-            for name, each in cls.fields.items()
+            field.attribute: field.parse(value.get(name), f"{path}.{name}", problems)
+            for name, field in cls.fields.items()
         }
         parsed = cls(**values)
-        broken = [each for each in cls.rules if each.check is not None and not each.check(parsed)]
-        for each in broken if len(problems) == before else ():
-            message = each.message.replace(_PATH, path)
-            problems.append(message if message.startswith(path) else f"{path}{each.path}: {message}")
+        broken = [rule for rule in cls.rules if rule.check is not None and not rule.check(parsed)]
+        for rule in broken if len(problems) == before else ():
+            message = rule.message.replace(_PATH, path)
+            problems.append(message if message.startswith(path) else f"{path}{rule.path}: {message}")
         return parsed
 
 
 def _json_name(attribute: str) -> str:
     first, *others = attribute.split("_")
-    return re.sub(r"Gpu(s?)$", r"GPU\1", first + "".join(each.capitalize() for each in others))
+    return re.sub(r"Gpu(s?)$", r"GPU\1", first + "".join(word.capitalize() for word in others))
 
 
 def _shown(value: Any) -> str:
@@ -270,7 +270,7 @@ def choice(description: str, values: Sequence[str], **more: Any) -> Any:
     """One of a few strings."""
     return Field(
         description=description,
-        holds=" | ".join(f"`{each}`" for each in values),
+        holds=" | ".join(f"`{value}`" for value in values),
         form=" or ".join(values),
         # The API server estimates the cost of a rule from maxLength, not from the enum.
         checks={"type": "string", "enum": list(values), "maxLength": max(map(len, values))},

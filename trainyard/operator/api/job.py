@@ -62,7 +62,7 @@ class EnvVarSource(ApiObject):
     resource_field_ref: ResourceSelector = f.section(ResourceSelector, **_OTHER)
     rules = (
         Rule(
-            cel=" + ".join(f"(has(self.{each}) ? 1 : 0)" for each in _SOURCES) + " == 1",
+            cel=" + ".join(f"(has(self.{source}) ? 1 : 0)" for source in _SOURCES) + " == 1",
             message=f"{{path}} must have exactly one of {', '.join(_SOURCES)}",
         ),
     )
@@ -278,7 +278,7 @@ class JobSpec(ApiObject):
     @property
     def literal_variables(self) -> dict[str, str]:
         """The environment variables with literal values."""
-        return {str(each["name"]): str(each["value"]) for each in self.env if each.get("value") is not None}
+        return {str(var["name"]): str(var["value"]) for var in self.env if var.get("value") is not None}
 
     @property
     def size_key(self) -> str:

@@ -69,7 +69,7 @@ RESERVED_DOMAINS: Final = (
 )  # fmt: skip
 RESERVED_NAMES: Final = (n.ANNOTATION_POD_GROUP, n.LABEL_JOB)
 RESERVED_PATTERN: Final = (
-    rf"^(([^/]*[.])?({'|'.join(each.replace('.', '[.]') for each in RESERVED_DOMAINS)})/"
+    rf"^(([^/]*[.])?({'|'.join(domain.replace('.', '[.]') for domain in RESERVED_DOMAINS)})/"
     rf"|({'|'.join(RESERVED_NAMES)})$)"
 )
 _RESERVED: Final = re.compile(RESERVED_PATTERN)
@@ -80,13 +80,13 @@ def required_permission(path: str) -> str:
     if path in FREE_JOB_FIELDS:
         return ""
     below_overrides = path == "overrides" or path.startswith("overrides.")
-    pods = any(path == each or path.startswith(f"{each}.") for each in _POD_OVERRIDES)
+    pods = any(path == field or path.startswith(f"{field}.") for field in _POD_OVERRIDES)
     return UPDATE_QUEUE if below_overrides and not pods else CREATE_PODS
 
 
 def contains_free_field(path: str) -> bool:
     """Return whether any field below this path of a job's spec is free."""
-    return any(each.startswith(f"{path}.") for each in FREE_JOB_FIELDS)
+    return any(field.startswith(f"{path}.") for field in FREE_JOB_FIELDS)
 
 
 def restricted_fields(spec: Any, above: str = "") -> tuple[str, ...]:
@@ -97,8 +97,8 @@ def restricted_fields(spec: Any, above: str = "") -> tuple[str, ...]:
         if value is None or not required_permission(path):
             continue
         entries = value if isinstance(value, list) else [value]
-        if contains_free_field(path) and all(isinstance(each, Mapping) for each in entries):
-            found.update(*(restricted_fields(each, path) for each in entries))
+        if contains_free_field(path) and all(isinstance(entry, Mapping) for entry in entries):
+            found.update(*(restricted_fields(entry, path) for entry in entries))
         else:
             found.add(path)
     return tuple(sorted(found))
@@ -151,15 +151,15 @@ def check_pod_template(template: PodTemplate, path: str = "spec", *, workspace: 
         if (value := template.spec.get(key)) not in (None, "")
     ]
     errors += [
-        f'{place}.spec.initContainers[{index}].name is "{each["name"]}", the name of a container of jobs with a '
+        f'{place}.spec.initContainers[{index}].name is "{container["name"]}", the name of a container of jobs with a '
         "workspace; it must be another name"
-        for index, each in enumerate(template.spec.get("initContainers") or [])
-        if workspace and each["name"] in _TOOL_CONTAINERS
+        for index, container in enumerate(template.spec.get("initContainers") or [])
+        if workspace and container["name"] in _TOOL_CONTAINERS
     ]
     errors += [
-        f'{place}.spec.containers[{index}].name is "{each["name"]}": a container beside {n.WORKER_CONTAINER} continues '
-        "when the worker has ended, so the job never ends. Use initContainers with restartPolicy: Always."
-        for index, each in enumerate(template.spec.get("containers") or [])
-        if each["name"] != n.WORKER_CONTAINER
+        f'{place}.spec.containers[{index}].name is "{container["name"]}": a container beside {n.WORKER_CONTAINER} '
+        "continues when the worker has ended, so the job never ends. Use initContainers with restartPolicy: Always."
+        for index, container in enumerate(template.spec.get("containers") or [])
+        if container["name"] != n.WORKER_CONTAINER
     ]
     return errors

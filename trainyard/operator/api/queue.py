@@ -299,9 +299,9 @@ class JobDefaults(ApiObject):
 
 
 def _mount_paths_differ(one: str, other: str) -> Rule:
-    paths = {each: f"self.storage.{each}.mountPath" for each in VOLUMES}
+    paths = {name: f"self.storage.{name}.mountPath" for name in VOLUMES}
     paths[WORKSPACE] = "self.storage.workspace.?mountPath.orValue(self.workingDir)"
-    used = " && ".join(f"has(self.storage.{each}) && self.storage.{each}.enabled" for each in (one, other))
+    used = " && ".join(f"has(self.storage.{name}) && self.storage.{name}.enabled" for name in (one, other))
     return Rule(
         cel=f"!has(self.storage) || !({used}) || {paths[one]} != {paths[other]}",
         message=f"storage.{one} and storage.{other} must have different mountPaths",
@@ -349,7 +349,7 @@ class QueueSpec(ApiObject):
     def volumes(self) -> dict[str, Volume]:
         """The enabled volumes by name."""
         found: list[Volume] = [getattr(self.storage, name) for name in VOLUMES]
-        return {each.name: each for each in found if each.enabled}
+        return {volume.name: volume for volume in found if volume.enabled}
 
     @property
     def bucket(self) -> str:

@@ -227,14 +227,16 @@ def _fit(value: Any, field: Field) -> Any:
     """Return the value as the field allows it; None if it is invalid."""
     checks = field.checks
     if checks["type"] == "object" and isinstance(value, dict):
-        known = {key: each for key in value if (each := field.fields.get(key, field.value)) is not None}
-        fitted = {key: found for key, each in known.items() if (found := _fit(value[key], each)) is not None}
-        if any(each.required and name not in fitted for name, each in field.fields.items()):
+        known = {key: child for key in value if (child := field.fields.get(key, field.value)) is not None}
+        fitted = {
+            key: found for key, child in known.items() if (found := _fit(value[key], child)) is not None
+        }
+        if any(child.required and name not in fitted for name, child in field.fields.items()):
             return None
         return dict(itertools.islice(fitted.items(), checks.get("maxProperties")))
     if field.item is not None and isinstance(value, list):
         fitted_items = (_fit(entry, field.item) for entry in value)
-        return [each for each in fitted_items if each is not None][-checks["maxItems"] :]
+        return [entry for entry in fitted_items if entry is not None][-checks["maxItems"] :]
     if isinstance(value, str) and "enum" not in checks and "format" not in checks:
         # A pod's output may not be UTF-8.
         value = strip_control_characters(value.encode(errors="replace").decode())[: checks.get("maxLength")]
