@@ -503,7 +503,7 @@ class _Follower:
             self._logs[node].start()
 
     def _is_drained(self, over: float, failed: bool) -> bool:
-        """Return whether all logs have ended or are silent, `over` being the time of the job's end."""
+        """Return whether all logs have ended or are silent. `over` is the time of the job's end."""
         if failed and time.monotonic() - over >= _MAX_DRAIN_SECONDS:
             return True
         return all(log.is_silent(_DRAIN_SECONDS) for log in self._logs.values())

@@ -154,9 +154,9 @@ class ObjectIndex:
     def _change_child(self, before: JsonObject | None, after: JsonObject | None) -> Requests:
         """Change an object with the label of its job.
 
-        The first reconcile of the job reads a new object anyway, and so does the reconcile after the creation of a
-        worker. But a running pod may belong to a finished job, and keep a node. A TorchrunQueue may wait for the
-        deletion of a PodGroup before it deletes its queue of KAI.
+        A new object alone needs no reconcile of its active job: the controller created it, and reads it again. A new
+        pod of an idle job does, because it may keep a node. A TorchrunQueue deletes its queue of KAI only after the
+        last PodGroup in it.
         """
         item = after or before or {}
         meta, kind = item.get("metadata", {}), str(item.get("kind"))

@@ -57,8 +57,8 @@ _LOCK: Final = "lock"
 class Pointer:
     """The archive of a job's workspace: its digest, its size in bytes, and its URL in S3, "" for one in a sync pod.
 
-    A worker unpacks the archive in the annotation of its pod (trainyard/operator/names.py:
-    archive_annotation). A sync pod records the archive that it received last.
+    A worker unpacks the archive in the annotation of its pod (trainyard/operator/children.py: archive_annotation).
+    A sync pod records the archive that it received last.
     """
 
     digest: str
