@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from trainyard.kubectl.output import USAGE, PluginError, say
 from trainyard.operator.api.job import NO_LAUNCHER, TORCHRUN, JobSpec, parse_job
-from trainyard.operator.api.queue import WORKING_DIRECTORY, WORKSPACE, QueueSpec
+from trainyard.operator.api.queue import WORKING_DIRECTORY, QueueSpec
 from trainyard.operator.api.resolve import resolve
 from trainyard.operator.command import nested_launcher
 from trainyard.operator.launcher_detection import (
@@ -49,7 +49,8 @@ _PLAIN_PATH: Final = re.compile(r"[^-/~$`*?\[{][^$`*?\[{]*")
 
 def script_reader(root: Path | None, queue: QueueSpec | None = None) -> Read:
     """Return a function that reads text files of the workspace at `root`, by their paths in a worker."""
-    mount, working = _directories(queue)
+    mount = queue.workspace_directory if queue is not None else WORKING_DIRECTORY
+    working = queue.command_directory if queue is not None else WORKING_DIRECTORY
 
     def read(name: str) -> str | None:
         path = posixpath.relpath(posixpath.join(working, name), mount)
@@ -66,15 +67,6 @@ def script_reader(root: Path | None, queue: QueueSpec | None = None) -> Read:
         return None if b"\0" in data else data.decode("utf-8", "replace")
 
     return read
-
-
-def _directories(queue: QueueSpec | None) -> tuple[str, str]:
-    """Return the directory of the workspace in a worker, and the working directory of the command."""
-    if queue is None:
-        return WORKING_DIRECTORY, WORKING_DIRECTORY
-    volume = queue.volumes.get(WORKSPACE)
-    mount = volume.mount_path if volume is not None else queue.working_dir
-    return mount, mount if queue.working_dir == WORKING_DIRECTORY else queue.working_dir
 
 
 def choose_launcher(job: JsonObject, root: Path | None, queue: JsonObject | None) -> str:
@@ -162,8 +154,8 @@ def _check_script(found: Detection, root: Path, queue: QueueSpec) -> None:
             name = _script(program)
             directory = "" if program.is_read else directory  # the path of a script that was read includes it
             break
-    mount, working = _directories(queue)
-    place = posixpath.normpath(posixpath.join(working, directory, name))
+    mount = queue.workspace_directory
+    place = posixpath.normpath(posixpath.join(queue.command_directory, directory, name))
     path = posixpath.relpath(place, mount)
     if not _PLAIN_PATH.fullmatch(name) or path.startswith("..") or _is_mounted(place, mount, queue):
         return

@@ -29,7 +29,7 @@ from trainyard.k8s.quantity import in_words
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.api.job import Workspace
-from trainyard.operator.api.queue import WORKING_DIRECTORY, WORKSPACE, QueueSpec
+from trainyard.operator.api.queue import WORKSPACE, QueueSpec
 from trainyard.operator.command import build_command, literally
 from trainyard.operator.context import AttemptSpec
 from trainyard.operator.resources import Claim
@@ -225,7 +225,6 @@ def _worker_container(attempt: AttemptSpec, node: int | None, mounts: list[JsonO
     variables = {**user_variables(queue.pod_template.spec, template), **command.environment}
     resources, ours = template.get("resources") or {}, worker_resources(attempt)
     paths = {mount["mountPath"] for mount in mounts}
-    in_workspace = spec.workspace is not None and queue.working_dir == WORKING_DIRECTORY
     return {
         # torchrun's last lines have the exit code of the command (observe.py: command_exit_code).
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -233,7 +232,7 @@ def _worker_container(attempt: AttemptSpec, node: int | None, mounts: list[JsonO
         "name": n.WORKER_CONTAINER,
         "image": queue.image,
         "command": wrap_command(command.words, template.get("terminationMessagePath") or MESSAGE_PATH),
-        "workingDir": _workspace_path(queue) if in_workspace else queue.working_dir,
+        "workingDir": queue.working_dir if spec.workspace is None else queue.command_directory,
         "env": _environment(attempt, node, variables),
         "resources": {
             **resources,
@@ -245,11 +244,6 @@ def _worker_container(attempt: AttemptSpec, node: int | None, mounts: list[JsonO
             *(mount for mount in template.get("volumeMounts") or [] if mount.get("mountPath") not in paths),
         ],
     }
-
-
-def _workspace_path(queue: QueueSpec) -> str:
-    volume = queue.volumes.get(WORKSPACE)
-    return volume.mount_path if volume is not None else queue.working_dir
 
 
 def worker_resources(attempt: AttemptSpec) -> dict[str, str]:
@@ -361,7 +355,7 @@ def _volumes(attempt: AttemptSpec, node: int | None) -> tuple[list[JsonObject], 
     if workspace is not None:
         if WORKSPACE not in queue.volumes:
             volumes.append({"name": WORKSPACE, "emptyDir": {}})
-            mounts.append({"name": WORKSPACE, "mountPath": _workspace_path(queue)})
+            mounts.append({"name": WORKSPACE, "mountPath": queue.workspace_directory})
         field = {"fieldPath": f"metadata.annotations['{n.ANNOTATION_ARCHIVE}']"}
         archive = {"items": [{"path": n.ARCHIVE_FILE, "fieldRef": field}]}
         volumes.append({"name": n.ARCHIVE_VOLUME, "downwardAPI": archive})

@@ -352,6 +352,17 @@ class QueueSpec(ApiObject):
         return {volume.name: volume for volume in found if volume.enabled}
 
     @property
+    def workspace_directory(self) -> str:
+        """The directory of the workspace in a worker."""
+        volume = self.volumes.get(WORKSPACE)
+        return volume.mount_path if volume is not None else self.working_dir
+
+    @property
+    def command_directory(self) -> str:
+        """The working directory of a command with a workspace."""
+        return self.workspace_directory if self.working_dir == WORKING_DIRECTORY else self.working_dir
+
+    @property
     def bucket(self) -> str:
         """Bucket and prefix of workspaces and logs."""
         return self.storage.workspace.bucket.rstrip("/")
