@@ -1,7 +1,4 @@
-"""The command line of `kubectl torchrun`: `parser`, and checks of the names that a user gives.
-
-https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
-"""
+"""The command line of `kubectl torchrun`: `parser`, and checks of the names that a user gives."""
 
 from __future__ import annotations
 
@@ -14,9 +11,8 @@ from typing import Any, Final, NoReturn
 from trainyard.kubectl.output import PROGRAM, USAGE, VERSION, PluginError
 from trainyard.operator import names as n
 
-_LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_SUBDOMAIN: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*")
-_NAMESPACE: Final = re.compile(_LABEL)
+_SUBDOMAIN: Final = re.compile(n.RFC1123_SUBDOMAIN)
+_NAMESPACE: Final = re.compile(n.RFC1123_LABEL)
 _MAX_SUBDOMAIN, _MAX_LABEL = 253, 63
 _MAX_DIGITS: Final = 9
 _SHOWN: Final = 60

@@ -22,7 +22,7 @@ from trainyard.workspace.archive import Archive
 
 JsonObject = dict[str, Any]
 # Valid names of a Secret and of its keys (https://kubernetes.io/docs/concepts/configuration/secret/).
-_SECRET: Final = re.compile(r"(?!.{254})[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_SECRET: Final = re.compile(rf"(?!.{{254}}){n.RFC1123_SUBDOMAIN}")
 _KEY: Final = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 # infra/credential_names.py has the same patterns.
 _CREDENTIAL: Final = re.compile(

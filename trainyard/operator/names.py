@@ -25,6 +25,9 @@ JOB_KIND: Final = "TorchrunJob"
 JOB_SINGULAR: Final = "torchrunjob"
 JOB_PLURAL: Final = names.TORCHRUN_JOBS
 JOB_SHORT: Final = "tj"
+# RFC 1123 (https://kubernetes.io/docs/concepts/overview/working-with-objects/names/).
+RFC1123_LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+RFC1123_SUBDOMAIN: Final = rf"{RFC1123_LABEL}(\.{RFC1123_LABEL})*"
 # The longest name is that of a pod, <job>-<attempt>-<index>. With the random suffix of the Job controller it must be a
 # label of at most 63 characters.
 JOB_NAME_MAX_LENGTH: Final = 40

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trainyard.operator import names as n
-from trainyard.operator.api.fields import FORBIDDEN, LABEL, Field, JsonObject, Rule
+from trainyard.operator.api.fields import FORBIDDEN, Field, JsonObject, Rule
 from trainyard.operator.api.job import JOB
 from trainyard.operator.api.queue import QUEUE
 from trainyard.operator.api.status import JOB_STATUS, QUEUE_STATUS
@@ -27,7 +27,7 @@ def torchrun_queue() -> JsonObject:
     """Return the definition of TorchrunQueue."""
     names = (n.QUEUE_KIND, n.QUEUE_PLURAL, n.QUEUE_SINGULAR, n.QUEUE_SHORT)
     about = "A queue of TorchrunJobs: how its jobs, in the same namespace, are created."
-    name = _name_rule(f"^{LABEL}$", QUEUE_NAME_MAX_LENGTH, "a letter or digit at both ends")
+    name = _name_rule(f"^{n.RFC1123_LABEL}$", QUEUE_NAME_MAX_LENGTH, "a letter or digit at both ends")
     columns = [
         _column("GPUs", "integer", ".spec.nodeResources.gpus", "GPUs of a node"),
         _column("CPUs", "string", ".spec.nodeResources.cpus", "CPU cores of a node"),

@@ -25,6 +25,7 @@ from datetime import datetime
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from trainyard.k8s import quantity as quantities
+from trainyard.operator import names as n
 
 JsonObject = dict[str, Any]
 T = TypeVar("T", bound="ApiObject")
@@ -212,14 +213,12 @@ class Form(NamedTuple):
     maximum: int
 
 
-# RFC 1123 (https://kubernetes.io/docs/concepts/overview/working-with-objects/names/).
-LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _BUCKET: Final = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
 _HOST: Final = r"([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])"
 # 1 to 65535.
 _PORT: Final = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 OBJECT_NAME: Final = Form(
-    rf"^{LABEL}(\.{LABEL})*$", "the name of an object: lower-case letters, digits, '-' and '.'", 253
+    f"^{n.RFC1123_SUBDOMAIN}$", "the name of an object: lower-case letters, digits, '-' and '.'", 253
 )
 LABEL_VALUE: Final = Form(
     r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
