@@ -244,7 +244,7 @@ def _read_job(item: JsonObject) -> AttemptJob:
 
 def _read_worker(item: JsonObject) -> Worker:
     meta, labels, end = item["metadata"], labels_of(item), read_pod_exit(item)
-    rank = labels.get(n.LABEL_NODE) or labels.get(n.LABEL_INDEX) or annotations_of(item).get(n.LABEL_INDEX)
+    rank = labels.get(n.LABEL_NODE) or labels.get(n.LABEL_INDEX)
     grace, removal = meta.get("deletionGracePeriodSeconds") or 0, parse_time(meta.get("deletionTimestamp"))
     phase = (item.get("status") or {}).get("phase") or "Pending"
     return Worker(

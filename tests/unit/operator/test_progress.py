@@ -36,9 +36,9 @@ def pod(
     meta = {
         "name": f"{name}-{index}-abcde",
         "uid": f"{name}-{index}",
-        "labels": {n.LABEL_ATTEMPT: name.rpartition("-")[2]},
+        "labels": {n.LABEL_ATTEMPT: name.rpartition("-")[2], n.LABEL_INDEX: index},
         "ownerReferences": [{"kind": "Job", "name": name, "uid": name}],
-        "annotations": {n.LABEL_INDEX: index, **said},
+        "annotations": said,
     }
     return {"kind": "Pod", "metadata": meta, "spec": {}, "status": {"phase": "Running", "podIP": "127.0.0.1"}}
 

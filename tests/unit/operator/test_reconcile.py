@@ -312,6 +312,7 @@ def run(api: FakeApi, **annotations: str) -> None:
     for path in [each for each in api.objects if each.startswith(f"{PODS}/vit-0-")]:
         item = api.objects[path]
         item["metadata"]["annotations"] |= annotations
+        item["metadata"]["labels"][n.LABEL_INDEX] = "0"
         item["metadata"]["creationTimestamp"] = "2027-01-15T08:00:00Z"
         item["status"]["podIP"] = "127.0.0.1"
     settle(Mortal(api))
@@ -331,7 +332,7 @@ def test_worker_stops_no_reconcile_whatever_it_says(
 
     monkeypatch.setattr(progress, "_fetch", lambda *_: "answer")
     monkeypatch.setattr(progress, "parse_metrics", parser)
-    run(api, **{n.ANNOTATION_SCRAPE: "true", n.LABEL_INDEX: "0"})
+    run(api, **{n.ANNOTATION_SCRAPE: "true"})
     api.objects[JOB]["spec"] |= edit
     reconciler(Mortal(api), now=lambda: NOW + 60, ask=progress.read_progress).reconcile_job("team", "vit")
     assert phase(api) == (n.PHASE_SUSPENDED if "suspend" in edit else n.PHASE_FAILED)
