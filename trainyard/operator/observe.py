@@ -270,8 +270,8 @@ def _read_worker(item: JsonObject) -> Worker:
 
 
 _MAX_LINE: Final = 300
-# The reasons of a container that could not start: those of containerd, dockershim and the kubelet.
-_START_ERRORS: Final = ("StartError", "ContainerCannotRun", "CreateContainerError")
+# The reasons of a container that could not start: those of containerd and cri-dockerd.
+_START_ERRORS: Final = ("StartError", "ContainerCannotRun")
 
 
 @dataclass(frozen=True, kw_only=True)

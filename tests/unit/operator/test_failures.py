@@ -234,7 +234,7 @@ TORCHRUN = n.WORKER_CONTAINER
     # The code 128 of containerd says nothing, and there is no log. The cause is at the end of the error.
     *(
         ([], ended(TORCHRUN, 128, *end), 128, reported)
-        for reason in ("StartError", "ContainerCannotRun", "CreateContainerError")
+        for reason in ("StartError", "ContainerCannotRun")
         for end, reported in (
             ((f"first\n{NO_SHELL}\n", reason), f"did not start: {NO_SHELL} ({reason}, exit code 128)"),
             ((LONG, reason), f"did not start: {LONG[-300:]} ({reason}, exit code 128)"),
