@@ -67,12 +67,7 @@ class Cluster:
         """Return the object with this name, None if it does not exist."""
         with self._explained("get", plural):
             try:
-                found = self.client.request("GET", f"{self.path(plural)}/{name}")
-                if "metadata" not in found:
-                    raise PluginError(
-                        UNAVAILABLE, f"{plural} {name}: the answer of the API server has no such object"
-                    )
-                return found
+                return self.client.request("GET", f"{self.path(plural)}/{name}")
             except ApiError as error:
                 if error.status != _ABSENT:
                     raise
