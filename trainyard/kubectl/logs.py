@@ -444,9 +444,7 @@ class _Follower:
     def _report(self, name: str, phase: str, status: JsonObject) -> None:
         """Print the attempts that ended since the last call, with their causes, then the phase."""
         message = status.get("message")
-        ended = [
-            attempt for attempt in status.get("attempts") or [] if isinstance(attempt.get("attempt"), int)
-        ]
+        ended = status.get("attempts") or []
         for attempt in ended if self._last_attempt is not None else []:
             # The phase may have the same message.
             if attempt["attempt"] > self._last_attempt and attempt.get("message") != message:
