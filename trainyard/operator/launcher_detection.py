@@ -82,10 +82,11 @@ _NESTED: Final = r"[^()]*+(?:\((?:[^()]|\([^()]*\))*+\)[^()]*+)*+"
 _WORD: Final = rf"""(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|[$=]\({_NESTED}\)|`[^`]*`|[^\s;&|()<>`'"\\])+"""
 _FUNCTION: Final = r"function\s+([\w-]+)(?:\s*\(\))?|(?<![\w-])([A-Za-z_][\w-]*+)\s*\(\)"
 _TOKEN: Final = re.compile(
-    rf"""[^\S\n]+|\\\n|\#[^\n]*|\[\[\s[^\n]{{0,999}}?\s\]\]|\(\({_NESTED}\)\)|{_FUNCTION}
-    | [0-9]*<<-?[^\S\n]*\\?(?P<quote>['"]?)(?P<end>[\w.-]+)(?P=quote)(?P<rest>[^\n]{{0,999}})\n
+    rf"""[^\S\n]+ | \\\n | \#[^\n]*  # white space, a continued line, a comment
+    | \[\[\s[^\n]{{0,999}}?\s\]\] | \(\({_NESTED}\)\) | {_FUNCTION}  # a test, arithmetic, the name of a function
+    | [0-9]*<<-?[^\S\n]*\\?(?P<quote>['"]?)(?P<end>[\w.-]+)(?P=quote)(?P<rest>[^\n]{{0,999}})\n  # a here-document
       (?P<document>.*?)(?:^\t*(?P=end)$|\Z)
-    | [0-9]*[<>]+[&|]?[^\S\n]*(?:{_WORD})?
+    | [0-9]*[<>]+[&|]?[^\S\n]*(?:{_WORD})?  # a redirection
     | (?P<word>{_WORD})
     | (?P<operator>[;&|()\n])
     | .""",
