@@ -1,15 +1,16 @@
 """Start an attempt: wait until it can start, delete leftovers, and create its objects. Pure.
 
-`start_attempt` sets the reason of a Pending job. `prepare_attempt` finds reasons in the specs of the job and its queue,
-`_advance` in their objects. The status does not name the attempt yet, so no worker runs.
+`start_attempt` lists the reasons why a job is Pending, in the order in which they are reported.
+The status does not name the attempt yet, so no worker runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
+from launcher.actions import Recount
 from launcher.capacity import Submit
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject, parse_time
@@ -19,8 +20,9 @@ from trainyard.operator.children import build_claim, build_jobs, build_service, 
 from trainyard.operator.context import (
     AttemptSpec,
     Condition,
+    PendingReason,
     ReconcileContext,
-    Wait,
+    Rejection,
     earliest,
     valid_conditions,
 )
@@ -40,7 +42,7 @@ from trainyard.operator.plan import (
     deletions_of,
     list_first,
 )
-from trainyard.operator.resources import InvalidJob, VolumeMissing, distribute, plan_storage
+from trainyard.operator.resources import InvalidJob, Size, Storage, VolumeMissing, distribute, plan_storage
 
 BACKOFF_FIRST_SECONDS: Final = 10.0
 BACKOFF_MAX_SECONDS: Final = 360.0
@@ -53,115 +55,58 @@ _NOT_RUNNING: Final = (
 
 
 def start_attempt(ctx: ReconcileContext) -> ReconcilePlan:
-    """Return the next step towards the attempt that the status names."""
+    """Return the plan for the first reason why the job is Pending. Without one, create the attempt's objects.
+
+    The reasons are tested in the order in which they are reported. Each plan also deletes objects of earlier attempts.
+    The nodes are chosen before BackOff and Stopping, so that they start during such a pause.
+    """
     if is_abandoned(ctx):
         message = (
             f"pod {n.sync_pod(ctx.meta.name)}: the workspace did not arrive within {n.SYNC_ABANDONED_SECONDS} s, "
             "perhaps because kubectl torchrun submit was stopped. Submit the job again."
         )
         return ctx.end(n.PHASE_FAILED, n.REASON_WORKSPACE_NOT_SENT, message)
-    attempt = prepare_attempt(ctx, ctx.status.attempt)
-    if isinstance(attempt, AttemptSpec):
-        attempt = gang_wait(ctx, attempt) or attempt
-    choice = _choose_nodes(ctx, attempt) if isinstance(attempt, AttemptSpec) else None
-    if isinstance(choice, Wait) and choice.recount:
+    pause = backoff(ctx)
+    deletions = _delete_leftovers(ctx, pause, ctx.children.jobs)
+    prepared = prepare_attempt(ctx, ctx.status.attempt)
+    if isinstance(prepared, Rejection):
+        return replace(ctx.end(n.PHASE_FAILED, n.REASON_INVALID_SPEC, prepared.message), deletions=deletions)
+    if isinstance(prepared, PendingReason):  # a policy, the queue, the scheduler, the spec or a volume
+        return _pending(ctx, prepared, deletions)
+    if gang := gang_wait(ctx, prepared):  # KaiQueueNotFound, KaiQueueLimit
+        return _pending(ctx, gang, deletions)
+    choice = _choose_nodes(ctx, prepared)
+    if isinstance(choice, Recount):
         return ReconcilePlan(recount=True)
-    if isinstance(choice, Submit):
-        attempt = prepare_attempt(ctx, ctx.status.attempt, choice.nodes)
-    jobs = build_jobs(attempt) if isinstance(attempt, AttemptSpec) else []
-    outdated = [each for each in ctx.children.jobs if not _is_up_to_date(ctx, each, jobs)]
+    nodes = choice if isinstance(choice, PendingReason) else None
+    attempt = _resize(ctx, prepared, choice.nodes) if isinstance(choice, Submit) else prepared
+    jobs = build_jobs(attempt)
+    outdated = [job for job in ctx.children.jobs if not _is_up_to_date(ctx, job, jobs)]
     groups = _outdated_groups(ctx, attempt)
-    plan = _advance(ctx, attempt, choice, outdated, groups, jobs)
-    kept = failed_jobs(ctx) if backoff(ctx)[1] > 0 else []
-    name = n.attempt_name(ctx.meta.name, ctx.status.attempt)
-    deletions = (
-        *delete_jobs(each for each in outdated if each not in kept),
-        *delete_orphans(ctx),
-        *deletions_of(each for each in ctx.children.of_kind("PodGroup") if each["metadata"]["name"] != name),
-        *(deletion(each, as_read=True) for each in groups),
-        *ended_sync_pod(ctx)[0],
-        *(delete_placeholders(ctx) if choice is None else ()),
-    )
-    if not isinstance(choice, Wait):
-        return replace(plan, deletions=deletions)
-    return replace(
-        plan,
-        deletions=(*deletions, *choice.deletions),
-        creations=(*plan.creations, *choice.creations),
-        requeue_after=earliest(choice.requeue_after, plan.requeue_after),
-    )
-
-
-def _choose_nodes(ctx: ReconcileContext, attempt: AttemptSpec) -> Submit | Wait | None:
-    """Return the nodes of the pool, or the wait for them or for the workspace; None if nothing has to be awaited."""
-    missing = workspace_wait(ctx, attempt)
-    wait = None
-    if missing is not None:
-        wait = pending_without_nodes(ctx, n.REASON_WAITING_FOR_WORKSPACE, *missing)
-    if not attempt.settings.queue.scheduling.pool:
-        return wait
-    # Each unfinished worker of an earlier attempt has a node or may get one.
-    earlier = [each for each in ctx.children.workers if each.attempt != ctx.status.attempt]
-    leaving = sum(not each.finished for each in (*ctx.children.orphans, *earlier))
-    return choose_nodes(ctx, attempt, leaving, wait)
-
-
-def _wait(
-    ctx: ReconcileContext, wait: Wait, creations: tuple[JsonObject, ...] = (), **fields: Any
-) -> ReconcilePlan:
-    """Return the plan of a job that is Pending or Restarting for this reason."""
-    # After the start, the job does not fail, because the user may correct the queue again.
-    if wait.reason == n.REASON_INVALID_SPEC and not ctx.has_started:
-        return ctx.end(n.PHASE_FAILED, wait.reason, wait.message)
-    plan = ctx.write(
-        ctx.status.phase if ctx.status.phase == n.PHASE_RESTARTING else n.PHASE_PENDING,
-        wait.reason,
-        wait.message,
-        conditions=(*wait.conditions, *_NOT_RUNNING),
-        requeue_after=wait.requeue_after,
-        **{"workers": ctx.count_workers(), "capacity": None, **fields},
-    )
-    return replace(plan, creations=creations)
-
-
-def _advance(
-    ctx: ReconcileContext,
-    attempt: AttemptSpec | Wait,
-    choice: Submit | Wait | None,
-    outdated: list[AttemptJob],
-    groups: list[JsonObject],
-    jobs: list[JsonObject],
-) -> ReconcilePlan:
-    """Return the first reason why the job is Pending. Without one, create the attempt's objects.
-
-    The outdated Jobs and the groups must be gone first. `choice` is the nodes of a pool, or the wait for them.
-    """
-    if isinstance(attempt, Wait):
-        return _wait(ctx, attempt)
+    deletions = _delete_leftovers(ctx, pause, outdated, groups, choice)
     conditions, capacity = accepted_conditions(ctx, attempt), ctx.status.raw.get("capacity")
-    pause, left = backoff(ctx)
-    if left > 0:
-        return _wait(ctx, Wait(n.REASON_BACKING_OFF, pause, conditions, left))
+    if pause:  # BackOff
+        return _pending(ctx, pause, deletions, conditions, nodes)
     wanted = [*supporting_objects(attempt), *jobs]
     conflict = _name_conflict(ctx, wanted)
-    remaining, late_after = _describe_remaining(ctx, outdated, groups)
-    if remaining and (outdated or not conflict):  # the wait for nodes starts later
-        return _wait(ctx, Wait(n.REASON_STOPPING, remaining, conditions, late_after))
-    if isinstance(choice, Wait):
+    stopping = _stopping(ctx, outdated, groups)
+    if stopping and (outdated or not conflict):
+        return _pending(ctx, stopping, deletions, conditions, nodes)
+    if nodes:  # the reasons of `choose_nodes`, and WaitingForWorkspace
         if attempt.settings.queue.scheduling.pool:
-            lack = Condition(n.CAPACITY_AVAILABLE, False, choice.reason, choice.message)
+            lack = Condition(n.CAPACITY_AVAILABLE, False, nodes.reason, nodes.message)
             conditions = (*conditions, lack)
-        capacity = choice.capacity.to_status() if choice.capacity is not None else None
+        capacity = nodes.capacity.to_status() if nodes.capacity is not None else None
         # These objects need no node. Without the sync pod, the workspace never arrives.
         wanted = [build_service(attempt), *([build_sync_pod(attempt)] if attempt.spec.has_sync_pod else [])]
         conflict = _name_conflict(ctx, wanted)
         if not conflict:
-            wait = Wait(choice.reason, choice.message, conditions)
-            return _wait(ctx, wait, missing_objects(ctx, wanted), capacity=capacity)
-    if conflict:
-        return _wait(ctx, Wait(n.REASON_NAME_TAKEN, conflict, conditions, POLL_SECONDS), capacity=capacity)
+            missing = missing_objects(ctx, wanted)
+            return _pending(ctx, nodes, deletions, conditions, nodes, missing, capacity=capacity)
+    if conflict:  # NameTaken
+        return _pending(ctx, conflict, deletions, conditions, nodes, capacity=capacity)
     counted = unknown_capacity(ctx, "NoPool")
-    if choice is not None:
+    if isinstance(choice, Submit):
         counted = (Condition(n.CAPACITY_AVAILABLE, True, n.REASON_COUNTED, choice.reason),)
     size = attempt.size
     plan = ctx.write(
@@ -178,44 +123,100 @@ def _advance(
         capacity=None,
         logs={"url": attempt.logs, "image": ctx.cluster.tools_image} if attempt.logs else None,
     )
-    return replace(plan, creations=missing_objects(ctx, wanted))
+    return replace(plan, deletions=deletions, creations=missing_objects(ctx, wanted))
 
 
-def prepare_attempt(ctx: ReconcileContext, number: int, nodes: int | None = None) -> AttemptSpec | Wait:
+def _pending(
+    ctx: ReconcileContext,
+    reason: PendingReason,
+    deletions: tuple[Deletion, ...],
+    conditions: tuple[Condition, ...] = (),
+    nodes: PendingReason | None = None,
+    creations: tuple[JsonObject, ...] = (),
+    *,
+    capacity: JsonObject | None = None,
+) -> ReconcilePlan:
+    """Return the plan of a job that is Pending or Restarting for this reason. `nodes` is its wait for nodes."""
+    plan = ctx.write(
+        ctx.status.phase if ctx.status.phase == n.PHASE_RESTARTING else n.PHASE_PENDING,
+        reason.reason,
+        reason.message,
+        conditions=(*reason.conditions, *conditions, *_NOT_RUNNING),
+        requeue_after=earliest(reason.requeue_after, nodes.requeue_after if nodes else None),
+        workers=ctx.count_workers(),
+        capacity=capacity,
+    )
+    return replace(plan, deletions=deletions, creations=(*creations, *(nodes.creations if nodes else ())))
+
+
+def _delete_leftovers(
+    ctx: ReconcileContext,
+    pause: PendingReason | None,
+    outdated: Iterable[AttemptJob],
+    groups: Iterable[JsonObject] = (),
+    choice: Submit | PendingReason | None = None,
+) -> tuple[Deletion, ...]:
+    """Delete what the attempt does not use. Failed Jobs stay during a pause, placeholders with a choice of nodes."""
+    kept = failed_jobs(ctx) if pause else []
+    name = n.attempt_name(ctx.meta.name, ctx.status.attempt)
+    return (
+        *delete_jobs(job for job in outdated if job not in kept),
+        *delete_orphans(ctx),
+        *deletions_of(
+            group for group in ctx.children.of_kind("PodGroup") if group["metadata"]["name"] != name
+        ),
+        *(deletion(group, as_read=True) for group in groups),
+        *ended_sync_pod(ctx)[0],
+        *(delete_placeholders(ctx) if choice is None else ()),
+        *(choice.deletions if isinstance(choice, PendingReason) else ()),
+    )
+
+
+def _choose_nodes(ctx: ReconcileContext, attempt: AttemptSpec) -> Submit | PendingReason | Recount | None:
+    """Return the nodes of the pool, or the wait for them or for the workspace; None if nothing has to be awaited."""
+    missing = workspace_wait(ctx, attempt)
+    wait = None
+    if missing is not None:
+        wait = pending_without_nodes(ctx, n.REASON_WAITING_FOR_WORKSPACE, *missing)
+    if not attempt.settings.queue.scheduling.pool:
+        return wait
+    # Each unfinished worker of an earlier attempt has a node or may get one.
+    earlier = [worker for worker in ctx.children.workers if worker.attempt != ctx.status.attempt]
+    leaving = sum(not worker.finished for worker in (*ctx.children.orphans, *earlier))
+    return choose_nodes(ctx, attempt, leaving, wait)
+
+
+def prepare_attempt(
+    ctx: ReconcileContext, number: int, nodes: int | None = None
+) -> AttemptSpec | PendingReason | Rejection:
     """Return the spec of an attempt, or why it can't be created. `nodes` is the size of an elastic job."""
     if ctx.problems:
-        return _refuse(ctx.problems)
+        return _reject(ctx, ctx.problems)
     if not ctx.has_started and (unchecked := _policy_wait(ctx)):
         return unchecked
     settings = _find_settings(ctx)
-    if isinstance(settings, Wait):
+    if not isinstance(settings, Settings):
         return settings
-    spec, meta, conditions = ctx.spec, ctx.meta, valid_conditions(settings)
+    spec = ctx.spec
     try:
         size = distribute(spec, settings.queue)
         # A started job is not checked again unless its size changed.
-        if not ctx.has_started or any(each.size != spec.size_key for each in ctx.jobs):
+        if not ctx.has_started or any(job.size != spec.size_key for job in ctx.jobs):
             # The controller can't read scripts in the workspace.
             launcher = detect_launcher(spec.command, spec.args, variables=spec.literal_variables)
             conflict = find_conflict(spec, launcher, size, settings.rendezvous)
             if any(conflict):
-                return _refuse(": ".join(filter(None, conflict)))
-        if nodes is not None and size.minimum <= nodes < size.nodes:
-            size = replace(size, nodes=nodes)
-        claims = {
-            each["metadata"]["name"]: tuple((each.get("spec") or {}).get("accessModes") or ())
-            for each in ctx.children.of_kind("PersistentVolumeClaim")
-            if "deletionTimestamp" not in each["metadata"]
-        }
-        storage = plan_storage(meta.name, spec, settings, size, ctx.cluster, claims)
+                return _reject(ctx, ": ".join(filter(None, conflict)))
+        size = _limit_nodes(size, nodes)
+        storage = _plan_storage(ctx, settings, size)
     except InvalidJob as error:
-        return _refuse(str(error))
+        return _reject(ctx, str(error))
     except VolumeMissing as missing:
-        return Wait(missing.reason, str(missing), conditions, POLL_SECONDS)
+        return PendingReason(missing.reason, str(missing), valid_conditions(settings), POLL_SECONDS)
     return AttemptSpec(
-        name=meta.name,
-        namespace=meta.namespace,
-        uid=meta.uid,
+        name=ctx.meta.name,
+        namespace=ctx.meta.namespace,
+        uid=ctx.meta.uid,
         spec=spec,
         settings=settings,
         size=size,
@@ -227,8 +228,28 @@ def prepare_attempt(ctx: ReconcileContext, number: int, nodes: int | None = None
     )
 
 
-def _find_settings(ctx: ReconcileContext) -> Settings | Wait:
-    """Return the settings of a job whose queue and scheduler are there, or the wait for them."""
+def _limit_nodes(size: Size, nodes: int | None) -> Size:
+    """Return the size with this number of nodes, if an elastic job may have fewer than its maximum."""
+    return replace(size, nodes=nodes) if nodes is not None and size.minimum <= nodes < size.nodes else size
+
+
+def _plan_storage(ctx: ReconcileContext, settings: Settings, size: Size) -> Storage:
+    claims = {
+        claim["metadata"]["name"]: tuple((claim.get("spec") or {}).get("accessModes") or ())
+        for claim in ctx.children.of_kind("PersistentVolumeClaim")
+        if "deletionTimestamp" not in claim["metadata"]
+    }
+    return plan_storage(ctx.meta.name, ctx.spec, settings, size, ctx.cluster, claims)
+
+
+def _resize(ctx: ReconcileContext, attempt: AttemptSpec, nodes: int) -> AttemptSpec:
+    """Return the attempt with this number of nodes. Fewer nodes never need other storage than there is."""
+    size = _limit_nodes(attempt.size, nodes)
+    return replace(attempt, size=size, storage=_plan_storage(ctx, attempt.settings, size))
+
+
+def _find_settings(ctx: ReconcileContext) -> Settings | PendingReason | Rejection:
+    """Return the settings of a job whose queue and scheduler are there, or why there are none."""
     spec, queue = ctx.spec, ctx.queue
     deleting = queue is not None and "deletionTimestamp" in queue["metadata"]
     is_under_way = ctx.status.phase not in ("", n.PHASE_PENDING, n.PHASE_SUSPENDED)
@@ -240,35 +261,37 @@ def _find_settings(ctx: ReconcileContext) -> Settings | Wait:
             effect = "The workers go on, but a restart waits for the queue."
         message = f"TorchrunQueue {spec.job_queue} {lacks}. Create it{' again' if deleting else ''}. {effect}"
         missing = Condition(n.QUEUE_FOUND, False, n.REASON_QUEUE_NOT_FOUND, message)
-        return Wait(n.REASON_QUEUE_NOT_FOUND, message, (missing,))
+        return PendingReason(n.REASON_QUEUE_NOT_FOUND, message, (missing,))
     settings, problems = ctx.resolved
     if settings is None:
         _, own = parse_queue(queue.get("spec") or {})
         if not own:
-            return _refuse("; ".join(problems))
+            return _reject(ctx, "; ".join(problems))
         message = f"TorchrunQueue {spec.job_queue}: {'; '.join(own)}"
-        return Wait(n.REASON_QUEUE_INVALID, message, (Condition(n.QUEUE_FOUND, True, "Found"),))
+        return PendingReason(n.REASON_QUEUE_INVALID, message, (Condition(n.QUEUE_FOUND, True, "Found"),))
     # A job that started under an earlier version of the program continues.
     if not ctx.has_started and (errors := own_template(spec)):
-        return _refuse("; ".join(errors))
+        return _reject(ctx, "; ".join(errors))
     if settings.gang and not ctx.cluster.kai:
         message = (
             f"scheduling.scheduler is {n.KAI_SCHEDULER}, whose API is not installed. Install KAI Scheduler. The job "
             "then starts."
         )
         conditions = valid_conditions(settings, missing_scheduler=message)
-        return Wait(n.REASON_SCHEDULER_NOT_INSTALLED, message, conditions, SCHEDULER_SECONDS)
+        return PendingReason(n.REASON_SCHEDULER_NOT_INSTALLED, message, conditions, SCHEDULER_SECONDS)
     return settings
 
 
-def _refuse(message: str) -> Wait:
-    """Return the wait with reason InvalidSpec and this message."""
+def _reject(ctx: ReconcileContext, message: str) -> PendingReason | Rejection:
+    """Reject a job. After its start it is Pending instead, because the user may correct the queue again."""
+    if not ctx.has_started:
+        return Rejection(message)
     invalid = Condition(n.ACCEPTED, False, n.REASON_INVALID_SPEC, message)
-    return Wait(n.REASON_INVALID_SPEC, message, (invalid, Condition(n.QUEUE_FOUND, True, "Found")))
+    return PendingReason(n.REASON_INVALID_SPEC, message, (invalid, Condition(n.QUEUE_FOUND, True, "Found")))
 
 
-def _policy_wait(ctx: ReconcileContext) -> Wait | None:
-    """Wait if no admission policy has checked the job's restricted fields.
+def _policy_wait(ctx: ReconcileContext) -> PendingReason | None:
+    """Return the reason PolicyMissing if no admission policy has checked the job's restricted fields.
 
     Only the API server knows the author of the job and their permissions.
     """
@@ -280,7 +303,7 @@ def _policy_wait(ctx: ReconcileContext) -> Wait | None:
         f"spec: {', '.join(ctx.spec.restricted_fields)} requires permissions that ValidatingAdmissionPolicy "
         f"{n.JOB_POLICY} checks, but the policy {lacks}. Apply config/admission.yaml, then create the job again."
     )
-    return Wait(n.REASON_POLICY_MISSING, message, requeue_after=SCHEDULER_SECONDS)
+    return PendingReason(n.REASON_POLICY_MISSING, message, requeue_after=SCHEDULER_SECONDS)
 
 
 def accepted_conditions(ctx: ReconcileContext, attempt: AttemptSpec) -> tuple[Condition, ...]:
@@ -337,17 +360,17 @@ def delete_jobs(jobs: Iterable[AttemptJob]) -> tuple[Deletion, ...]:
 
     In the meantime, the status may have named the attempt of such a Job, or the Job may have succeeded.
     """
-    return tuple(deletion(each.item, foreground=True, as_read=True) for each in jobs if not each.deleting)
+    return tuple(deletion(job.item, foreground=True, as_read=True) for job in jobs if not job.deleting)
 
 
 def delete_orphans(ctx: ReconcileContext) -> list[Deletion]:
-    """Delete workers whose Job was deleted with `--cascade=orphan`. Nothing else does."""
-    return deletions_of(each.item for each in ctx.children.orphans if not (each.job or each.finished))
+    """Delete workers whose Job was deleted with `--cascade=orphan`, which nothing else deletes."""
+    return deletions_of(pod.item for pod in ctx.children.orphans if not (pod.job or pod.finished))
 
 
-def _outdated_groups(ctx: ReconcileContext, attempt: AttemptSpec | Wait) -> list[JsonObject]:
+def _outdated_groups(ctx: ReconcileContext, attempt: AttemptSpec) -> list[JsonObject]:
     """Return the attempt's PodGroup if it was created for another size, or for another queue of KAI."""
-    if isinstance(attempt, Wait) or not attempt.settings.gang or any(not each.suspended for each in ctx.jobs):
+    if not attempt.settings.gang or any(not job.suspended for job in ctx.jobs):
         return []
     wanted = build_pod_group(attempt)
     live = ctx.children.objects.get(object_key(wanted))
@@ -362,7 +385,7 @@ def _is_up_to_date(ctx: ReconcileContext, job: AttemptJob, wanted: list[JsonObje
 
     Later changes of the queue do not matter for a running Job, because the status already names its attempt.
     """
-    same = next((each for each in wanted if each["metadata"]["name"] == job.name), None)
+    same = next((manifest for manifest in wanted if manifest["metadata"]["name"] == job.name), None)
     if job.attempt != ctx.status.attempt or job.deleting or job.failed or same is None:
         return False
     annotations = {**same["metadata"]["annotations"]}
@@ -377,60 +400,61 @@ def failed_jobs(ctx: ReconcileContext) -> list[AttemptJob]:
 
     They stay until the next attempt. Their pods have the logs, and use no node: the Job controller stops the others.
     """
-    failing = {each.job for each in ctx.children.workers if each.failed}
-    return [each for each in ctx.children.jobs if each.failed or each.uid in failing]
+    failing = {worker.job for worker in ctx.children.workers if worker.failed}
+    return [job for job in ctx.children.jobs if job.failed or job.uid in failing]
 
 
-def _describe_remaining(
+def _stopping(
     ctx: ReconcileContext, outdated: list[AttemptJob], groups: list[JsonObject]
-) -> tuple[str, float | None]:
-    """Return which objects of other attempts must be gone first, and the seconds until one is late; "" for none.
-
-    Two attempts never run at once.
-    """
+) -> PendingReason | None:
+    """Return which objects of other attempts must be gone first, because two attempts never run at once."""
     pods = [
-        *(each for each in ctx.children.orphans if not each.finished),
-        *(each for each in ctx.children.workers if each.attempt != ctx.status.attempt),
+        *(pod for pod in ctx.children.orphans if not pod.finished),
+        *(worker for worker in ctx.children.workers if worker.attempt != ctx.status.attempt),
     ]
     objects = [
-        *(f"Job {each.name}" for each in outdated),
-        *(f"pod {each.name} on {each.node or 'no node'}" for each in pods),
-        *(f"PodGroup {each['metadata']['name']}" for each in groups),
+        *(f"Job {job.name}" for job in outdated),
+        *(f"pod {pod.name} on {pod.node or 'no node'}" for pod in pods),
+        *(f"PodGroup {group['metadata']['name']}" for group in groups),
     ]
     if not objects:
-        return "", None
+        return None
     message = f"the workers of the earlier attempt stop: {list_first(objects)}"
-    first = earliest(*(parse_time(each.item["metadata"].get("deletionTimestamp")) for each in pods))
-    late_after = None if first is None else first + LATE_SECONDS - ctx.now
+    deleted = earliest(*(parse_time(pod.item["metadata"].get("deletionTimestamp")) for pod in pods))
+    late_after = None if deleted is None else deleted + LATE_SECONDS - ctx.now
     if late_after is not None and late_after <= 0:
-        return f"{message}. This takes longer than usual. If a node does not answer, delete it", None
-    return message, late_after
+        message, late_after = (
+            f"{message}. This takes longer than usual. If a node does not answer, delete it",
+            None,
+        )
+    return PendingReason(n.REASON_STOPPING, message, requeue_after=late_after)
 
 
-def _name_conflict(ctx: ReconcileContext, wanted: list[JsonObject]) -> str:
-    """Return which existing objects have a name that the job needs; "" for none."""
+def _name_conflict(ctx: ReconcileContext, wanted: list[JsonObject]) -> PendingReason | None:
+    """Return which existing objects have a name that the job needs."""
     keys = [object_key(each) for each in wanted]
     foreign = [key for key in keys if key in ctx.children.foreign_objects]
     if foreign:
         objects = list_first([" ".join(key) for key in foreign])
-        return f"{objects}: the job needs this name, which is taken. Delete the object, or rename the job."
-    leaving = (
-        key for key in keys if "deletionTimestamp" in ctx.children.objects.get(key, {}).get("metadata", {})
-    )
-    return next(
-        (f"{kind} {name} is being deleted. The job starts when it is gone." for kind, name in leaving), ""
-    )
+        message = f"{objects}: the job needs this name, which is taken. Delete the object, or rename the job."
+        return PendingReason(n.REASON_NAME_TAKEN, message, requeue_after=POLL_SECONDS)
+    for kind, name in keys:
+        if "deletionTimestamp" in ctx.children.objects.get((kind, name), {}).get("metadata", {}):
+            message = f"{kind} {name} is being deleted. The job starts when it is gone."
+            return PendingReason(n.REASON_NAME_TAKEN, message, requeue_after=POLL_SECONDS)
+    return None
 
 
-def backoff(ctx: ReconcileContext) -> tuple[str, float]:
-    """Return the message of the pause after a failed attempt and its remaining seconds; "" and 0 for none.
+def backoff(ctx: ReconcileContext) -> PendingReason | None:
+    """Return the rest of the pause after a failed attempt.
 
     The first restart has no pause, the second one 10 s. Each later pause is twice as long, up to 360 s.
     """
     last, restarts = ctx.status.raw.get("lastRestart") or {}, ctx.status.restarts
     at = parse_time(last.get("time"))
     if ctx.status.phase != n.PHASE_RESTARTING or at is None or restarts < 2:
-        return "", 0.0
+        return None
     seconds = min(BACKOFF_MAX_SECONDS, BACKOFF_FIRST_SECONDS * 2.0 ** min(restarts - 2, 10))
     left = min(seconds, at + seconds - ctx.now)
-    return f"{last.get('message')}; the restart comes {seconds:.0f} s after {last['time']}", left
+    message = f"{last.get('message')}; the restart comes {seconds:.0f} s after {last['time']}"
+    return PendingReason(n.REASON_BACKING_OFF, message, requeue_after=left) if left > 0 else None

@@ -188,12 +188,8 @@ def build_status(
 
 
 @dataclass(frozen=True)
-class Wait:
-    """Why a job is Pending.
-
-    With the reason InvalidSpec, the job can't run in its queue. Then a job that has had no workers fails. The last
-    fields are those of a wait for nodes, and as in a ReconcilePlan.
-    """
+class PendingReason:
+    """Why a job is Pending. Only a wait for nodes has `capacity`, deletions and creations."""
 
     reason: str
     message: str
@@ -202,7 +198,13 @@ class Wait:
     capacity: CapacityStatus | None = None  # the state for the status, None for none
     deletions: tuple[Deletion, ...] = ()
     creations: tuple[JsonObject, ...] = ()
-    recount: bool = False
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """Why a job that has had no workers fails: it can't run in its queue."""
+
+    message: str
 
 
 @dataclass(frozen=True, kw_only=True)

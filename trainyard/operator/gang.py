@@ -18,7 +18,7 @@ from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.api.queue import QueueSpec
 from trainyard.operator.children import build_object, spec_digest
-from trainyard.operator.context import AttemptSpec, ReconcileContext, Wait, valid_conditions
+from trainyard.operator.context import AttemptSpec, PendingReason, ReconcileContext, valid_conditions
 from trainyard.operator.nodes import worker_requests
 from trainyard.operator.observe import ClusterState, KaiQueue
 from trainyard.operator.plan import POLL_SECONDS
@@ -86,8 +86,8 @@ def kai_queue_name(queue: QueueSpec) -> str:
     return queue.kai_queue or n.KAI_DEFAULT_QUEUE
 
 
-def gang_wait(ctx: ReconcileContext, attempt: AttemptSpec) -> Wait | None:
-    """Return the wait of a job that KAI would never start. Its pods would stay pending without a reason."""
+def gang_wait(ctx: ReconcileContext, attempt: AttemptSpec) -> PendingReason | None:
+    """Return why KAI would never start the job; None if it may. Its pods would stay pending without a reason."""
     if not attempt.settings.gang:
         return None
     queue, queues = attempt.settings.queue, ctx.cluster.kai_queues
@@ -102,7 +102,7 @@ def gang_wait(ctx: ReconcileContext, attempt: AttemptSpec) -> Wait | None:
     else:
         return None
     conditions = valid_conditions(attempt.settings)
-    return Wait(reason=reason, message=message, conditions=conditions, requeue_after=POLL_SECONDS)
+    return PendingReason(reason=reason, message=message, conditions=conditions, requeue_after=POLL_SECONDS)
 
 
 def kai_status(queue: QueueSpec, cluster: ClusterState) -> JsonObject | None:

@@ -16,7 +16,7 @@ from math import ceil
 from typing import Any, Final
 
 from launcher import capacity, manifests, node_release, observe
-from launcher.actions import CreatePlaceholder, ReleaseNode, Remove, placeholders
+from launcher.actions import CreatePlaceholder, Recount, ReleaseNode, Remove, placeholders
 from launcher.capacity import Count, GiveUp, Submit, shortfall
 from launcher.manifests import LOST_NODE_TAINTS, REQUIRED, Owner, add_mark, mark, stamp
 from launcher.observe import NodePool, Observation
@@ -28,7 +28,7 @@ from trainyard.k8s.quantity import Amount
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.children import GPU_RESOURCE, build_worker, owner_reference, pull_secrets, spec_digest
-from trainyard.operator.context import AttemptSpec, CapacityStatus, ReconcileContext, Wait
+from trainyard.operator.context import AttemptSpec, CapacityStatus, PendingReason, ReconcileContext
 from trainyard.operator.observe import OVER
 from trainyard.operator.plan import Deletion, deletions_of
 
@@ -66,12 +66,12 @@ def pool_to_count(ctx: ReconcileContext) -> str:
 
 
 def choose_nodes(
-    ctx: ReconcileContext, attempt: AttemptSpec, leaving: int, first: Wait | None = None
-) -> Submit | Wait:
+    ctx: ReconcileContext, attempt: AttemptSpec, leaving: int, workspace: PendingReason | None = None
+) -> Submit | PendingReason | Recount:
     """Return the number of nodes for the attempt, or why there are not enough yet.
 
-    `leaving` earlier workers still run. Until the wait `first` ends, no placeholders are created, but a job that the
-    pool can never fit is reported.
+    `leaving` earlier workers still run. While the job waits for its `workspace`, no placeholders are created, but a job
+    that the pool can never fit is reported.
     """
     if not attempt.cluster.placeholders:
         name, pool = names.PLACEHOLDER_PRIORITY_CLASS, attempt.settings.queue.scheduling.pool
@@ -84,10 +84,8 @@ def choose_nodes(
     if ctx.refused:
         message = f"the API server rejects a placeholder, the pod that reserves a node: {ctx.refused}"
         reason = n.REASON_PLACEHOLDER_REFUSED
-        return Wait(reason=reason, message=message, requeue_after=IMPOSSIBLE_SECONDS, capacity=state)
-    if ctx.pool is None:  # the spec has changed since the read
-        message = "the pool is not read yet"
-        return Wait(reason=n.REASON_WAITING_FOR_NODES, message=message, requeue_after=0.0)
+        return PendingReason(reason=reason, message=message, requeue_after=IMPOSSIBLE_SECONDS, capacity=state)
+    assert ctx.pool is not None  # noqa: S101 (the pool of `pool_to_count`)
     try:
         request = build_request(attempt, ctx.pool.pool)
     except ValueError as error:
@@ -96,8 +94,8 @@ def choose_nodes(
     if message := _impossible(attempt, request, seen, state.since):
         reason = n.REASON_CAPACITY_IMPOSSIBLE if seen.pool is not None else n.REASON_POOL_NOT_FOUND
         return pending_without_nodes(ctx, reason, message, IMPOSSIBLE_SECONDS)
-    if first is not None:
-        return first
+    if workspace is not None:
+        return workspace
     if state.retry is not None:
         if ctx.now < state.retry:
             return _pause(ctx, state, state.retry)
@@ -112,7 +110,7 @@ def _decide(
     seen: Observation,
     state: CapacityStatus,
     leaving: int,
-) -> Submit | Wait:
+) -> Submit | PendingReason | Recount:
     """Start, wait with placeholders, or end this try. Anything but a wait needs a read without caches."""
     since = state.since
     progress = Progress(attempt=state.tries, candidate=0, since=since, began=since)
@@ -123,7 +121,7 @@ def _decide(
     initialized = {each.uid: ctx.now for each in seen.claims if each.initialized}
     late = node_release.overdue(request, seen, since=since, watched_since=since, complete=initialized)
     if not seen.fresh and (never or late or not isinstance(decision, capacity.Wait)):
-        return Wait(reason=n.REASON_WAITING_FOR_NODES, message="", recount=True)
+        return Recount()
     if never:  # Events are not trusted, so no NodeClaim is deleted
         return _end_try(ctx, state, n.REASON_CAPACITY_IMPOSSIBLE, never)
     unneeded = [
@@ -141,7 +139,7 @@ def _decide(
         deletions = (*surplus, *(() if decision.by_events else unneeded))
         if not deletions:
             return decision
-        return Wait(
+        return PendingReason(
             reason=n.REASON_HOLDING_FOR_MORE,
             message=decision.reason,
             requeue_after=0.0,
@@ -172,7 +170,7 @@ def _decide(
     if taken := next((name for name in created if ("Pod", name) in ctx.children.foreign_objects), ""):
         reason, creations = n.REASON_NAME_TAKEN, []
         message = f"Pod {taken} does not belong to this job, which needs the name. Delete the pod"
-    return Wait(
+    return PendingReason(
         reason=reason,
         message=message,
         requeue_after=CAPACITY_POLL_SECONDS,
@@ -189,9 +187,9 @@ def pending_without_nodes(
     requeue_after: float | None,
     capacity: CapacityStatus | None = None,
     claims: Iterable[Deletion] = (),
-) -> Wait:
+) -> PendingReason:
     """Return a wait during which the job holds no nodes. These NodeClaims are deleted as well."""
-    return Wait(
+    return PendingReason(
         reason=reason,
         message=message,
         requeue_after=requeue_after,
@@ -263,7 +261,7 @@ def _find_verdict(request: JobRequest, seen: Observation, since: float, *, has_f
 
 def _end_try(
     ctx: ReconcileContext, state: CapacityStatus, reason: str, message: str, claims: Iterable[Deletion] = ()
-) -> Wait:
+) -> PendingReason:
     """End this try, and delete these NodeClaims. There are no placeholders until the next try."""
     chance = random.Random(f"{ctx.meta.uid} {state.tries}").random()  # noqa: S311 (jitter)
     retry = ctx.now + RETRY_SECONDS * (1 + _JITTER * chance)
@@ -272,7 +270,7 @@ def _end_try(
     return pending_without_nodes(ctx, reason, message, retry - ctx.now, state, claims)
 
 
-def _pause(ctx: ReconcileContext, state: CapacityStatus, retry: float) -> Wait:
+def _pause(ctx: ReconcileContext, state: CapacityStatus, retry: float) -> PendingReason:
     """Keep the reason and the message of the last try until the next one."""
     reason, message = (ctx.status.raw.get(key) for key in ("reason", "message"))
     known = (n.REASON_INSUFFICIENT_CAPACITY, n.REASON_CAPACITY_IMPOSSIBLE)

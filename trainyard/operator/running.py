@@ -19,7 +19,14 @@ from trainyard.operator import attempt
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.children import archive_annotation
-from trainyard.operator.context import MAX_MESSAGE, AttemptSpec, Condition, ReconcileContext, earliest
+from trainyard.operator.context import (
+    MAX_MESSAGE,
+    AttemptSpec,
+    Condition,
+    PendingReason,
+    ReconcileContext,
+    earliest,
+)
 from trainyard.operator.diagnostics import ended_sync_pod, is_lost, pending_reason
 from trainyard.operator.failures import AttemptEnd, Failure, find_end
 from trainyard.operator.gang import relax_gang
@@ -284,7 +291,7 @@ def _keep_attempt(ctx: ReconcileContext) -> ReconcilePlan:
     """Resume the attempt's Jobs, create and update the objects around them, and report the workers' state."""
     prepared = attempt.prepare_attempt(ctx, ctx.status.attempt, ctx.status.raw.get("nodes"))
     objects: list[JsonObject] = []
-    conditions = prepared.conditions if not isinstance(prepared, AttemptSpec) else ()
+    conditions = prepared.conditions if isinstance(prepared, PendingReason) else ()
     if isinstance(prepared, AttemptSpec):
         conditions = attempt.accepted_conditions(ctx, prepared)
         # The user may have changed the queue, so keep only the claims and the gang that the pods name.

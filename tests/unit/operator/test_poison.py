@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from launcher.observe import Observation
 from tests.unit.operator.life import Life
 from tests.unit.operator.made import CLUSTER
 from tests.unit.operator.pool import POOL, PoolApi
@@ -32,6 +33,7 @@ OF_TYPE: dict[type, list[Any]] = {
 }
 # What the nodes of a pool are counted by; test_plan_with_wrong_values_in_a_queue_returns has the other fields.
 READ_FOR_A_POOL = ("name", "nodeResources", "scheduling")
+NO_POOL = Observation(now=5.0, fresh=True, pool=None)
 KAI = replace(CLUSTER, kai=True, kai_queues={FULL_QUEUE["spec"]["kaiQueue"]: KaiQueue()})
 
 
@@ -94,7 +96,9 @@ def test_plan_with_wrong_values_in_a_spec_keeps_the_phase(phase: str) -> None:
     item["status"] = {"phase": phase, "completionTime": "1970-01-01T00:00:00Z"}
     for path in paths(item["spec"], ("spec",)):
         for value in TYPES:
-            plan = plan_job(build_context(with_value(item, path, value), FULL_QUEUE, [], KAI, 5.0))
+            plan = plan_job(
+                build_context(with_value(item, path, value), FULL_QUEUE, [], KAI, 5.0, pool=NO_POOL)
+            )
             assert plan.status is None or plan.status["phase"] in n.PHASES
             assert phase != n.PHASE_FAILED or not plan.creations
             assert phase != n.PHASE_FAILED or (plan.status or item["status"])["phase"] == phase
@@ -109,10 +113,10 @@ def test_plan_with_wrong_values_in_a_queue_returns() -> None:
     for path, poison in poisons(item):
         build_trial_pod(build_queue_context(poison, [], CLUSTER, 0.0))
         decide_queue(build_queue_context(poison, [], KAI, 5.0, refusal=""))
-        plan_job(build_context(job, poison, [], KAI, 5.0))
+        plan_job(build_context(job, poison, [], KAI, 5.0, pool=NO_POOL))
         if path[0] == "spec":
             overridden = with_value(job, ("spec", "overrides"), poison["spec"])
-            plan_job(build_context(overridden, FULL_QUEUE, [], KAI, 5.0))
+            plan_job(build_context(overridden, FULL_QUEUE, [], KAI, 5.0, pool=NO_POOL))
 
 
 def value_at(item: Any, path: tuple[Any, ...]) -> Any:
