@@ -26,7 +26,7 @@ from trainyard.operator.context import (
     earliest,
     valid_conditions,
 )
-from trainyard.operator.diagnostics import ended_sync_pod, is_abandoned, workspace_wait
+from trainyard.operator.diagnostics import delete_ended_sync_pod, is_abandoned, workspace_wait
 from trainyard.operator.gang import build_pod_group, gang_wait
 from trainyard.operator.launcher_detection import detect_launcher
 from trainyard.operator.launcher_flags import find_conflict
@@ -166,7 +166,7 @@ def _delete_leftovers(
             group for group in ctx.children.of_kind("PodGroup") if group["metadata"]["name"] != name
         ),
         *(deletion(group, as_read=True) for group in groups),
-        *ended_sync_pod(ctx)[0],
+        *delete_ended_sync_pod(ctx).deletions,
         *(delete_placeholders(ctx) if choice is None else ()),
         *(choice.deletions if isinstance(choice, PendingReason) else ()),
     )

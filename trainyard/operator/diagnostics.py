@@ -1,39 +1,42 @@
 """Find out why workers do not start or end, and whether the workspace is available. Pure.
 
-`pending_reason` explains a job that waits for its workers. A job gets no nodes and no workers before its sync pod has
+`describe_workers` explains a job that waits for its workers. A job gets no nodes and no workers before its sync pod has
 the archive of the workspace. The controller replaces a lost sync pod. The new one gets the archive from the workers, or
 from the sync pod of another job (trainyard/workspace/sync_pod.py).
-
-Each message is returned with the seconds until it may change, None for never.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
-from launcher.observe import PATIENCE_SECONDS
-from launcher.observe import pending_reason as pod_pending_reason
+from launcher.observe import PATIENCE_SECONDS, pending_reason
 from trainyard.operator import names as n
 from trainyard.operator.api.fields import JsonObject, parse_time
 from trainyard.operator.api.queue import WORKSPACE
 from trainyard.operator.context import AttemptSpec, ReconcileContext, conditions_by_type, earliest
 from trainyard.operator.observe import Worker, container_statuses, is_over
-from trainyard.operator.plan import Deletion, deletion
+from trainyard.operator.plan import ReconcilePlan, deletion
 
 # Each sync pod that does not answer takes seconds.
 MAX_NEARBY: Final = 3
 # The time that a sidecar gets to end by itself.
 SIDECAR_GRACE_SECONDS: Final = 60.0
 _MAX_LINE: Final = 300
-Message = tuple[str, float | None]
 
 
-def pending_reason(ctx: ReconcileContext) -> Message:
+class Message(NamedTuple):
+    """A message, and the seconds until it may change; None for never."""
+
+    text: str
+    requeue_after: float | None = None
+
+
+def describe_workers(ctx: ReconcileContext) -> Message:
     """Return why workers do not start or end."""
-    text, left = _report_missing_pods(ctx)
-    texts, due = [text], [left]
+    missing = _report_missing_pods(ctx)
+    texts, due = [missing.text], [missing.requeue_after]
     for cause in (_blocked_pod, _lost_workspace, _lingering_sidecars):
         found = [(each.name, *reported) for each in ctx.workers if (reported := cause(ctx, each)) is not None]
         late = [(name, why) for name, at, why in sorted(found) if at <= ctx.now]
@@ -43,8 +46,8 @@ def pending_reason(ctx: ReconcileContext) -> Message:
             more = f" ({len(late) - 1} more {'worker' if len(late) == 2 else 'workers'})" if late[1:] else ""
             texts.append(f"{name} {why}{more}")
         if late and cause is _lost_workspace:
-            due.append(_sync_pod_pending_reason(ctx)[1])
-    return ", ".join(filter(None, texts)), earliest(*due)
+            due.append(_describe_sync_pod(ctx).requeue_after)
+    return Message(", ".join(filter(None, texts)), earliest(*due))
 
 
 def _report_missing_pods(ctx: ReconcileContext) -> Message:
@@ -60,10 +63,10 @@ def _report_missing_pods(ctx: ReconcileContext) -> Message:
         if job.started is not None and job.pods > pods[job.uid] and not (job.suspended or job.succeeded)
     ]
     if not short:
-        return "", None
+        return Message("")
     left = min(since for since, _, _ in short) + PATIENCE_SECONDS - ctx.now
     if left > 0:
-        return "", left
+        return Message("", left)
     count, job_name = sum(missing for _, missing, _ in short), short[0][2]
     # The dry run did not test pods with overrides.
     cause = "" if ctx.spec.overrides else _template_rejection(ctx.queue)
@@ -71,7 +74,7 @@ def _report_missing_pods(ctx: ReconcileContext) -> Message:
         cause = f"the API server rejects pods of TorchrunQueue {ctx.spec.job_queue}: {cause}; "
     missing = f"{count} {'has' if count == 1 else 'have'} no pod"
     describe = f"kubectl describe job {job_name} -n {ctx.meta.namespace}"
-    return f"{missing}; {cause}the Events have the cause: {describe}", None
+    return Message(f"{missing}; {cause}the Events have the cause: {describe}")
 
 
 def _template_rejection(queue: JsonObject | None) -> str:
@@ -91,7 +94,7 @@ def _template_rejection(queue: JsonObject | None) -> str:
 
 
 def _blocked_pod(_: ReconcileContext, worker: Worker) -> tuple[float, str] | None:
-    why = pod_pending_reason(worker.item)
+    why = pending_reason(worker.item)
     if not why or worker.created is None or worker.ready or worker.finished or worker.deleting:
         return None
     return worker.created + PATIENCE_SECONDS, why
@@ -106,7 +109,7 @@ def _lost_workspace(ctx: ReconcileContext, worker: Worker) -> tuple[float, str] 
     started = parse_time(((fetch.get("state") or {}).get("running") or {}).get("startedAt"))
     if not ctx.spec.has_sync_pod or has_archive(ctx) or started is None or worker.deleting:
         return None
-    pod, (why, _) = n.sync_pod(ctx.meta.name), _sync_pod_pending_reason(ctx)
+    pod, why = n.sync_pod(ctx.meta.name), _describe_sync_pod(ctx).text
     state = f"the new pod {why}" if why else f"the new pod {pod} gets it from another copy, if there is one"
     lost = f"waits for the workspace, which was lost with an earlier pod {pod}: {state}"
     return started + PATIENCE_SECONDS, lost
@@ -143,13 +146,14 @@ def workspace_wait(ctx: ReconcileContext, attempt: AttemptSpec) -> Message | Non
     if not ctx.spec.has_sync_pod or has_archive(ctx) or in_claims:
         return None
     pod, command = n.sync_pod(ctx.meta.name), f"kubectl torchrun sync {ctx.meta.name} -n {ctx.meta.namespace}"
-    why, left = _sync_pod_pending_reason(ctx)
+    why, left = _describe_sync_pod(ctx)
     if why:
-        return f"pod {pod}, which receives the workspace, {why}", left
+        return Message(f"pod {pod}, which receives the workspace, {why}", left)
     if ctx.has_started:
-        return f"pod {pod} lost the workspace. If no other job has a copy, {command} sends it again", left
-    message = f"pod {pod} waits for the workspace. If kubectl torchrun submit was stopped, {command} sends it"
-    return message, left
+        text = f"pod {pod} lost the workspace. If no other job has a copy, {command} sends it again"
+        return Message(text, left)
+    text = f"pod {pod} waits for the workspace. If kubectl torchrun submit was stopped, {command} sends it"
+    return Message(text, left)
 
 
 def is_lost(ctx: ReconcileContext, init_container: str) -> bool:
@@ -173,25 +177,25 @@ def is_abandoned(ctx: ReconcileContext) -> bool:
     return any(each.get("exitCode") == n.SYNC_ABANDONED_EXIT for each in ends)
 
 
-def ended_sync_pod(ctx: ReconcileContext) -> tuple[tuple[Deletion, ...], float | None]:
-    """Return the deletion of an ended sync pod, which is never restarted on another node.
+def delete_ended_sync_pod(ctx: ReconcileContext) -> ReconcilePlan:
+    """Delete an ended sync pod, which is never restarted on another node.
 
-    Or return the seconds until the deletion: a sync pod that fails at once is replaced after a pause.
+    A sync pod that fails at once is replaced after a pause.
     """
     pod = _sync_pod(ctx)
     if pod is None or not is_over(pod):
-        return (), None
+        return ReconcilePlan()
     left = _patience(ctx, pod)
-    return ((deletion(pod),), None) if left <= 0 else ((), left)
+    return ReconcilePlan(deletions=(deletion(pod),)) if left <= 0 else ReconcilePlan(requeue_after=left)
 
 
-def _sync_pod_pending_reason(ctx: ReconcileContext) -> Message:
+def _describe_sync_pod(ctx: ReconcileContext) -> Message:
     """Return why the sync pod does not start, "" for none."""
     pod = _sync_pod(ctx)
     if pod is None or is_over(pod):
-        return "", None
-    why, left = pod_pending_reason(pod), _patience(ctx, pod)
-    return (why, None) if left <= 0 or not why else ("", left)
+        return Message("")
+    why, left = pending_reason(pod), _patience(ctx, pod)
+    return Message(why) if left <= 0 or not why else Message("", left)
 
 
 def _sync_pod(ctx: ReconcileContext) -> JsonObject | None:

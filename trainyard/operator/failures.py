@@ -198,7 +198,7 @@ def find_end(ctx: ReconcileContext) -> AttemptEnd | None:
         return None
     if first_lost is not None:
         return AttemptEnd(why=_describe_loss(first_lost))
-    name, _ = find_unplaced_worker(ctx)
+    name = find_unplaced_worker(ctx).name
     return AttemptEnd(why=f"worker {name} has no node after {NODE_START_SECONDS} s") if name else None
 
 

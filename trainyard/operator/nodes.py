@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from launcher import capacity, manifests, node_release, observe
 from launcher.actions import CreatePlaceholder, Recount, ReleaseNode, Remove, placeholders
@@ -30,7 +30,7 @@ from trainyard.operator.api.fields import JsonObject
 from trainyard.operator.children import GPU_RESOURCE, build_worker, owner_reference, pull_secrets, spec_digest
 from trainyard.operator.context import AttemptSpec, CapacityStatus, PendingReason, ReconcileContext
 from trainyard.operator.observe import OVER
-from trainyard.operator.plan import Deletion, deletions_of
+from trainyard.operator.plan import Deletion, ReconcilePlan, deletions_of
 
 # The requeue intervals of a job that waits for nodes, and of one that only a change of the pool can help.
 CAPACITY_POLL_SECONDS: Final = 2.0
@@ -308,21 +308,28 @@ def delete_placeholders(ctx: ReconcileContext) -> tuple[Deletion, ...]:
     return tuple(deletions_of(ctx.children.placeholders))
 
 
-def release_placeholders(ctx: ReconcileContext) -> tuple[tuple[Deletion, ...], float | None]:
-    """Return the placeholders that workers no longer need, and the seconds until more may be due."""
+def release_placeholders(ctx: ReconcileContext) -> ReconcilePlan:
+    """Delete the placeholders that workers no longer need."""
     settings, nodes, present = ctx.settings, ctx.status.raw.get("nodes"), delete_placeholders(ctx)
     placed = sum(bool(each.node) or each.finished for each in ctx.workers)
     preempts = settings is not None and settings.queue.scheduling.scheduler in DEFAULT_SCHEDULERS
     if not present or not preempts or (isinstance(nodes, int) and placed >= nodes):
-        return present, None
+        return ReconcilePlan(deletions=present)
     # A quota may have no room for both workers and placeholders. Then the workers have no pods.
     starts = [each.started for each in ctx.jobs if each.started is not None]
     left = min(starts, default=ctx.now) + PLACEHOLDER_SECONDS - ctx.now
-    return (present, None) if left <= 0 else ((), left)
+    return ReconcilePlan(deletions=present) if left <= 0 else ReconcilePlan(requeue_after=left)
 
 
-def find_unplaced_worker(ctx: ReconcileContext) -> tuple[str, float | None]:
-    """Return a worker that has had no node for NODE_START_SECONDS; else the seconds until there may be one.
+class UnplacedWorker(NamedTuple):
+    """A worker without a node; "" for none, and the seconds until there may be one."""
+
+    name: str
+    requeue_after: float | None = None
+
+
+def find_unplaced_worker(ctx: ReconcileContext) -> UnplacedWorker:
+    """Return a worker that has had no node for NODE_START_SECONDS.
 
     With a fixed size, the other workers wait for it on their nodes. Karpenter gets as much time as for any node to
     launch another one. With another scheduler nothing is returned, because it may let pods wait for its own reasons.
@@ -330,7 +337,7 @@ def find_unplaced_worker(ctx: ReconcileContext) -> tuple[str, float | None]:
     scheduling = ctx.settings.queue.scheduling if ctx.settings is not None else None
     is_elastic = any(each.minimum is not None for each in ctx.jobs)
     if is_elastic or not (scheduling and scheduling.pool and scheduling.scheduler in DEFAULT_SCHEDULERS):
-        return "", None
+        return UnplacedWorker("")
     waiting = [
         (each.created, each.name)
         for each in ctx.workers
@@ -338,7 +345,7 @@ def find_unplaced_worker(ctx: ReconcileContext) -> tuple[str, float | None]:
     ]
     since, name = min(waiting, default=(None, ""))
     left = None if since is None else since + NODE_START_SECONDS - ctx.now
-    return (name, None) if left is not None and left <= 0 else ("", left)
+    return UnplacedWorker(name) if left is not None and left <= 0 else UnplacedWorker("", left)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ because otherwise both would overwrite each other in a loop.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from launcher.errors import meaning
 from launcher.manifests import stamp
@@ -27,7 +27,7 @@ from trainyard.operator.context import (
     ReconcileContext,
     earliest,
 )
-from trainyard.operator.diagnostics import ended_sync_pod, is_lost, pending_reason
+from trainyard.operator.diagnostics import delete_ended_sync_pod, describe_workers, is_lost
 from trainyard.operator.failures import AttemptEnd, Failure, find_end
 from trainyard.operator.gang import relax_gang
 from trainyard.operator.nodes import delete_placeholders, find_unplaced_worker, release_placeholders
@@ -90,7 +90,7 @@ def reject_invalid_spec(ctx: ReconcileContext) -> ReconcilePlan | None:
 
 
 def finish_succeeded(ctx: ReconcileContext) -> ReconcilePlan | None:
-    """Finish a job with enough succeeded workers, even if its attempt would be stopped.
+    """Finish a job with enough succeeded workers, even if it is suspended or past its deadline.
 
     A Job reports its success after its other pods are gone. The controller waits for the report, unless something else
     ends the attempt.
@@ -99,9 +99,9 @@ def finish_succeeded(ctx: ReconcileContext) -> ReconcilePlan | None:
     if number is None:
         return None
     jobs = ctx.children.of(number)
-    stops = ctx.spec.suspend or ctx.is_past_deadline or any(each.deleting for each in jobs)
-    runs = ctx.status.running and number == ctx.status.attempt
-    if runs and not stops and sum(each.complete for each in jobs) < jobs[0].required_jobs:
+    is_ending = ctx.spec.suspend or ctx.is_past_deadline or any(job.deleting for job in jobs)
+    is_running = ctx.status.running and number == ctx.status.attempt
+    if is_running and not is_ending and sum(job.complete for job in jobs) < jobs[0].required_jobs:
         return _keep_attempt(ctx)
     nodes, minimum, message = ctx.status.raw.get("nodes") or 0, jobs[0].minimum, "all workers succeeded"
     # The pods of succeeded workers may be gone already.
@@ -299,27 +299,19 @@ def _keep_attempt(ctx: ReconcileContext) -> ReconcilePlan:
         for each in attempt.supporting_objects(prepared):
             if each["kind"] not in ("PersistentVolumeClaim", "PodGroup") or attempt.object_key(each) in named:
                 objects.append(each)
-    resumed, resume_after, suspended = resume_jobs(ctx)
+    resumed, reported = resume_jobs(ctx), describe_workers(ctx)
+    plan = _report_workers(ctx, conditions, resumed.message, reported.text)
     if ctx.children.succeeded_attempt is not None:
-        resumed, resume_after = (), None
-    why, report_after = pending_reason(ctx)
-    plan = _report_workers(ctx, conditions, suspended, why)
-    others = [each for each in ctx.children.jobs if each.attempt != ctx.status.attempt]
-    placeholders, release_after = release_placeholders(ctx)
-    sync_pods, sync_pod_after = ended_sync_pod(ctx)
+        resumed = ResumedJobs()
+    placeholders, sync_pod = release_placeholders(ctx), delete_ended_sync_pod(ctx)
+    others = [job for job in ctx.children.jobs if job.attempt != ctx.status.attempt]
+    timed = (plan, placeholders, sync_pod, resumed, find_unplaced_worker(ctx), reported)
     return replace(
         plan,
-        deletions=(*attempt.delete_jobs(others), *placeholders, *sync_pods),
+        deletions=(*attempt.delete_jobs(others), *placeholders.deletions, *sync_pod.deletions),
         creations=attempt.missing_objects(ctx, objects),
-        patches=(*_archive_patches(ctx), *relax_gang(ctx), *resumed),
-        requeue_after=earliest(
-            plan.requeue_after,
-            release_after,
-            sync_pod_after,
-            resume_after,
-            find_unplaced_worker(ctx)[1],
-            report_after,
-        ),
+        patches=(*_archive_patches(ctx), *relax_gang(ctx), *resumed.patches),
+        requeue_after=earliest(*(part.requeue_after for part in timed)),
     )
 
 
@@ -382,30 +374,38 @@ def _report_workers(
     )
 
 
-def resume_jobs(ctx: ReconcileContext) -> tuple[tuple[JsonObject, ...], float | None, str]:
-    """Return patches that resume suspended Jobs, the seconds until more are due, and a message about other Jobs.
+class ResumedJobs(NamedTuple):
+    """Patches that resume Jobs, the seconds until more are due, and a message about Jobs that stay suspended."""
 
-    Another client has suspended those. They are resumed after a pause, and after their workers are gone, which would
+    patches: tuple[JsonObject, ...] = ()
+    requeue_after: float | None = None
+    message: str = ""
+
+
+def resume_jobs(ctx: ReconcileContext) -> ResumedJobs:
+    """Resume suspended Jobs.
+
+    Jobs that another client has suspended are resumed after a pause, and after their workers are gone, which would
     count as lost.
     """
     suspended = [job for job in ctx.jobs if job.suspended]
     pauses = {job.name: _pause(job, ctx.now) for job in suspended}
-    workers = [each for each in ctx.children.workers if each.deleting]
-    leaving = {job.name: [each.name for each in workers if each.job == job.uid] for job in suspended}
+    workers = [worker for worker in ctx.children.workers if worker.deleting]
+    leaving = {job.name: [worker.name for worker in workers if worker.job == job.uid] for job in suspended}
     patches = tuple(
         resume_patch(job.item)
         for job in suspended
         if pauses[job.name] <= 0 and not (job.suspended_by and leaving[job.name])
     )
-    requeue_after = earliest(*(each for each in pauses.values() if each > 0))
+    requeue_after = earliest(*(pause for pause in pauses.values() if pause > 0))
     first = next((job for job in suspended if job.suspended_by), None)
     if first is None:
-        return patches, requeue_after, ""
+        return ResumedJobs(patches, requeue_after)
     when, pods = f"{POLL_SECONDS:.0f} s later", leaving[first.name]
     if pods and pauses[first.name] <= 0:
         when = f"when pod {pods[0]} is gone; if its node does not answer, delete the pod"
     message = f"{first.suspended_by} has suspended Job {first.name}; the controller resumes it {when}"
-    return patches, requeue_after, message
+    return ResumedJobs(patches, requeue_after, message)
 
 
 def _pause(job: AttemptJob, now: float) -> float:
