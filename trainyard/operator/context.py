@@ -17,7 +17,7 @@ from trainyard.operator.api.fields import JsonObject, parse_time
 from trainyard.operator.api.job import C10D, JobSpec, Meta, parse_metadata, read_job
 from trainyard.operator.api.queue import MAX_RESTARTS, NEVER
 from trainyard.operator.api.resolve import Settings, resolve
-from trainyard.operator.api.status import fit_status
+from trainyard.operator.api.status import JOB_STATUS, fit_status
 from trainyard.operator.command import Rendezvous, check_command
 from trainyard.operator.observe import AttemptJob, Children, ClusterState, Worker, observe
 from trainyard.operator.plan import NORMAL, WARNING, Deletion, Event, ReconcilePlan
@@ -173,6 +173,8 @@ def build_status(
     **fields: Any,
 ) -> JsonObject:
     """Return the status with these values. None removes a field. Other fields stay."""
+    if unknown := fields.keys() - JOB_STATUS.fields.keys():
+        raise TypeError(f"the status of a job has no field {', '.join(sorted(unknown))}")
     status: JsonObject = {
         **before.raw,
         "observedGeneration": generation,

@@ -43,7 +43,6 @@ from trainyard.operator.plan import (
 
 # The status keeps the last attempts, because a client that follows the job may have missed several.
 MAX_ATTEMPTS: Final = 8
-_ATTEMPT_MESSAGE: Final = 1024
 # What the exit codes of WORKER_FINAL_EXIT_CODES mean, for a message.
 _FINAL_CODES: Final = {
     names.WORKER_EXIT_CONFIGURATION: "the command or its arguments are wrong",
@@ -231,9 +230,9 @@ def _first_failure(ctx: ReconcileContext, failure: Failure) -> JsonObject:
 
 
 def _attempts(ctx: ReconcileContext, reason: str, message: str) -> list[JsonObject]:
-    """Return `attempts` of the status, including the attempt that ends now."""
+    """Return `attempts` of the status, including the attempt that ends now. `fit_status` shortens its message."""
     number, end = ctx.status.attempt, stamp(ctx.now)
-    ended = {"attempt": number, "endTime": end, "reason": reason, "message": message[:_ATTEMPT_MESSAGE]}
+    ended = {"attempt": number, "endTime": end, "reason": reason, "message": message}
     return [*(ctx.status.raw.get("attempts") or ()), ended][-MAX_ATTEMPTS:]
 
 

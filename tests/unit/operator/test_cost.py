@@ -119,6 +119,12 @@ def test_failed_list_of_nodes_leaves_their_hours_without_price(running: Controll
     assert (running.cost["nodeHours"], running.cost["unpricedNodeHours"]) == (3.0, 2.0)
 
 
+def test_write_of_an_unknown_status_field_fails() -> None:
+    ctx = build_context(made.job(), made.queue(), [], made.CLUSTER, NOW)
+    with pytest.raises(TypeError, match="exitcode"):
+        ctx.write(n.PHASE_FAILED, n.REASON_WORKER_FAILED, exitcode=1)
+
+
 def test_status_that_differs_in_invalid_values_is_not_written() -> None:
     """A job whose message has control characters would be written in each reconcile."""
     ctx = build_context(made.job(), made.queue(), [], made.CLUSTER, NOW)
