@@ -318,8 +318,10 @@ def accepted_conditions(ctx: ReconcileContext, attempt: AttemptSpec) -> tuple[Co
             "program; launcher: torchrun starts it once for each GPU"
         )
     # Claims that were created without `retain`: the controller has no permission to change them.
-    claims = ((each, ("PersistentVolumeClaim", each.name)) for each in attempt.storage.claims if each.retain)
-    live = {each.name: ctx.children.objects[key] for each, key in claims if key in ctx.children.objects}
+    claims = (
+        (claim, ("PersistentVolumeClaim", claim.name)) for claim in attempt.storage.claims if claim.retain
+    )
+    live = {claim.name: ctx.children.objects[key] for claim, key in claims if key in ctx.children.objects}
     owned = [name for name, item in live.items() if item["metadata"].get("ownerReferences")]
     if owned:
         messages.append(
@@ -340,7 +342,7 @@ def supporting_objects(attempt: AttemptSpec) -> list[JsonObject]:
     """Return all objects of an attempt except its Jobs, in the order of creation."""
     gang = [build_pod_group(attempt)] if attempt.settings.gang else []
     sync = [build_sync_pod(attempt)] if attempt.spec.has_sync_pod else []
-    claims = [build_claim(attempt, each) for each in attempt.storage.claims]
+    claims = [build_claim(attempt, claim) for claim in attempt.storage.claims]
     return [build_service(attempt), *claims, *sync, *gang]
 
 
@@ -350,9 +352,9 @@ def object_key(item: JsonObject) -> tuple[str, str]:
 
 def missing_objects(ctx: ReconcileContext, wanted: list[JsonObject]) -> tuple[JsonObject, ...]:
     """Return the objects that do not exist."""
-    jobs = [("Job", each.name) for each in ctx.children.jobs]
+    jobs = [("Job", job.name) for job in ctx.children.jobs]
     existing = {*ctx.children.objects, *jobs, *ctx.children.foreign_objects}
-    return tuple(each for each in wanted if object_key(each) not in existing)
+    return tuple(manifest for manifest in wanted if object_key(manifest) not in existing)
 
 
 def delete_jobs(jobs: Iterable[AttemptJob]) -> tuple[Deletion, ...]:
@@ -432,7 +434,7 @@ def _stopping(
 
 def _name_conflict(ctx: ReconcileContext, wanted: list[JsonObject]) -> PendingReason | None:
     """Return which existing objects have a name that the job needs."""
-    keys = [object_key(each) for each in wanted]
+    keys = [object_key(manifest) for manifest in wanted]
     foreign = [key for key in keys if key in ctx.children.foreign_objects]
     if foreign:
         objects = list_first([" ".join(key) for key in foreign])

@@ -255,7 +255,7 @@ class ReconcileContext:
     @cached_property
     def workers(self) -> tuple[Worker, ...]:
         """Return the workers of the attempt that the status names."""
-        return tuple(each for each in self.children.workers if each.attempt == self.status.attempt)
+        return tuple(worker for worker in self.children.workers if worker.attempt == self.status.attempt)
 
     @property
     def workspace_digest(self) -> str:
@@ -279,8 +279,8 @@ class ReconcileContext:
         """Return the start time of the first worker, from the status or from its Job and pod."""
         starts = [self.status.started]
         if self.status.started is None:
-            starts += [each.started for each in self.children.jobs]
-            starts += [each.created for each in self.children.workers]
+            starts += [job.started for job in self.children.jobs]
+            starts += [worker.created for worker in self.children.workers]
         return earliest(*starts)
 
     @property
@@ -306,10 +306,10 @@ class ReconcileContext:
     def count_workers(self) -> JsonObject:
         """Return `workers` of the status: the number of pods of the attempt by state."""
         return {
-            "active": sum(not each.finished for each in self.workers),
-            "ready": sum(each.ready and not each.finished for each in self.workers),
-            "succeeded": sum(each.phase == "Succeeded" for each in self.workers),
-            "failed": sum(each.phase == "Failed" for each in self.workers),
+            "active": sum(not worker.finished for worker in self.workers),
+            "ready": sum(worker.ready and not worker.finished for worker in self.workers),
+            "succeeded": sum(worker.phase == "Succeeded" for worker in self.workers),
+            "failed": sum(worker.phase == "Failed" for worker in self.workers),
         }
 
     def write(

@@ -56,7 +56,7 @@ def _report_missing_pods(ctx: ReconcileContext) -> Message:
     The Job controller creates pods at once, unless a quota, a policy or a webhook prevents it. Its Events on the
     batch/v1 Job have the reason. The dry run of the queue's pod finds errors that affect every pod of the queue.
     """
-    pods = Counter(each.job for each in ctx.workers)
+    pods = Counter(worker.job for worker in ctx.workers)
     short = [
         (job.started, job.pods - pods[job.uid], job.name)
         for job in ctx.jobs
@@ -123,8 +123,8 @@ def _lingering_sidecars(_: ReconcileContext, worker: Worker) -> tuple[float, str
     """
     running = [
         name
-        for name, each in container_statuses(worker.item).items()
-        if name != n.WORKER_CONTAINER and "terminated" not in (each.get("state") or {})
+        for name, container in container_statuses(worker.item).items()
+        if name != n.WORKER_CONTAINER and "terminated" not in (container.get("state") or {})
     ]
     if not running or worker.end.at is None or worker.finished or worker.deleting:
         return None
@@ -219,9 +219,9 @@ def nearby_sync_pods(ctx: ReconcileContext, jobs: Iterable[JsonObject]) -> tuple
     They belong to those of `jobs`, all of the same namespace, with the same digest. A finished job has no sync pod.
     """
     found = []
-    for each in jobs:
-        name, phase = each["metadata"]["name"], (each.get("status") or {}).get("phase")
-        workspace = (each.get("spec") or {}).get("workspace") or {}
+    for job in jobs:
+        name, phase = job["metadata"]["name"], (job.get("status") or {}).get("phase")
+        workspace = (job.get("spec") or {}).get("workspace") or {}
         is_same = workspace.get("digest") == ctx.workspace_digest and not workspace.get("url")
         if is_same and name != ctx.meta.name and phase not in n.FINAL_PHASES:
             found.append((phase != n.PHASE_RUNNING, name))

@@ -88,9 +88,9 @@ def settle_seconds(failure: Failure, workers: Iterable[Worker], now: float) -> f
 
     If the clock of a node differs too much from the controller's, there is no wait.
     """
-    if failure.worker.disruption or all(each.finished or each.end.code is not None for each in workers):
+    if failure.worker.disruption or all(worker.finished or worker.end.code is not None for worker in workers):
         return 0.0
-    ends = [each.end.at for each in workers if each.failed and each.end.at is not None]
+    ends = [worker.end.at for worker in workers if worker.failed and worker.end.at is not None]
     left = min(ends, default=now - failure.patience) + failure.patience - now
     return left if 0.0 < left <= failure.patience else 0.0
 
@@ -166,11 +166,13 @@ def find_end(ctx: ReconcileContext) -> AttemptEnd | None:
     if not jobs:
         return AttemptEnd(why=f"Job {n.attempt_name(ctx.meta.name, ctx.status.attempt)} is gone")
     # A suspended Job deletes its workers, and creates them again when it is resumed.
-    suspended = {each.uid for each in jobs if each.suspended}
-    kept = [each for each in ctx.workers if not (each.deleting and each.job in suspended)]
-    failures = (read_failure(each) for each in kept if each.failed)
+    suspended = {job.uid for job in jobs if job.suspended}
+    kept = [worker for worker in ctx.workers if not (worker.deleting and worker.job in suspended)]
+    failures = (read_failure(worker) for worker in kept if worker.failed)
     failure = min(failures, key=lambda each: each.order, default=None)  # the cause of the others
-    lost = [each for each in kept if each.deleting and (each.deleted_gracefully or not each.finished)]
+    lost = [
+        worker for worker in kept if worker.deleting and (worker.deleted_gracefully or not worker.finished)
+    ]
     # After a disruption, the Job controller deletes the other workers as well.
     first_lost = min(lost, key=lambda each: not each.disruption, default=None)
     disrupted = first_lost if first_lost is not None and first_lost.disruption else None
@@ -194,7 +196,7 @@ def find_end(ctx: ReconcileContext) -> AttemptEnd | None:
             return AttemptEnd(why=f"Job {job.name} was deleted")
     if len(jobs) < jobs[0].job_count:
         return AttemptEnd(why=f"{jobs[0].job_count - len(jobs)} Jobs of the attempt are gone")
-    if any(each.uid in ctx.children.succeeded_jobs for each in jobs):
+    if any(job.uid in ctx.children.succeeded_jobs for job in jobs):
         return None
     if first_lost is not None:
         return AttemptEnd(why=_describe_loss(first_lost))

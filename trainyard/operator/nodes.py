@@ -113,12 +113,13 @@ def _decide(
 ) -> Submit | PendingReason | Recount:
     """Start, wait with placeholders, or end this try. Anything but a wait needs a read without caches."""
     since = state.since
+    # A job has one pool. The launcher labels the placeholders with the number of the try.
     progress = Progress(attempt=state.tries, candidate=0, since=since, began=since)
     free = capacity.count(request, seen)
     counted = _count_reserved(request, seen, free)
     decision = capacity.decide(request, seen, counted, started=since, quorum_since=state.quorum_since)
     never = "" if counted.usable else _find_verdict(request, seen, since, has_free_node=bool(free.usable))
-    initialized = {each.uid: ctx.now for each in seen.claims if each.initialized}
+    initialized = {claim.uid: ctx.now for claim in seen.claims if claim.initialized}
     late = node_release.overdue(request, seen, since=since, watched_since=since, complete=initialized)
     if not seen.fresh and (never or late or not isinstance(decision, capacity.Wait)):
         return Recount()
@@ -132,9 +133,9 @@ def _decide(
         # Delete the placeholders on nodes that are not chosen. The next reconcile counts again.
         chosen = counted.usable[: decision.nodes]
         surplus = [
-            _delete("Pod", each.name, each.uid, request.namespace)
-            for each in placeholders(request, seen)
-            if each.node not in chosen or not is_of_this_wait(each, progress)
+            _delete("Pod", pod.name, pod.uid, request.namespace)
+            for pod in placeholders(request, seen)
+            if pod.node not in chosen or not is_of_this_wait(pod, progress)
         ]
         deletions = (*surplus, *(() if decision.by_events else unneeded))
         if not deletions:
@@ -153,20 +154,22 @@ def _decide(
     # Keep the placeholders, and delete nodes that never became usable.
     actions = hold_nodes(request, seen, progress, max(0, capacity.target(request, seen) - leaving))
     creations = [
-        build_placeholder(attempt, request, each.index, each.wait)
-        for each in actions
-        if isinstance(each, CreatePlaceholder)
+        build_placeholder(attempt, request, action.index, action.wait)
+        for action in actions
+        if isinstance(action, CreatePlaceholder)
     ]
-    released = [_delete("NodeClaim", each.claim, each.uid) for each in late if isinstance(each, ReleaseNode)]
+    released = [
+        _delete("NodeClaim", action.claim, action.uid) for action in late if isinstance(action, ReleaseNode)
+    ]
     removed = [
-        _delete("Pod", each.name, each.uid, request.namespace)
-        for each in (*late, *actions)
-        if isinstance(each, Remove)
+        _delete("Pod", action.name, action.uid, request.namespace)
+        for action in (*late, *actions)
+        if isinstance(action, Remove)
     ]
     reason = n.REASON_WAITING_FOR_NODES if decision.since is None else n.REASON_HOLDING_FOR_MORE
     ready = count_of(request.max_nodes, "node is ready", "nodes are ready")
     message = f"{len(counted.usable)} of {ready}: {missing}"
-    created = (each["metadata"]["name"] for each in creations)
+    created = (manifest["metadata"]["name"] for manifest in creations)
     if taken := next((name for name in created if ("Pod", name) in ctx.children.foreign_objects), ""):
         reason, creations = n.REASON_NAME_TAKEN, []
         message = f"Pod {taken} does not belong to this job, which needs the name. Delete the pod"
@@ -204,9 +207,9 @@ def _observe(
     """Return the pool with the placeholders as they were read for the job."""
     digest = build_placeholder(attempt, request, 0, "")["metadata"]["annotations"][n.ANNOTATION_MADE_OF]
     pods = [
-        each
-        for each in read.pods
-        if each.namespace != request.namespace or each.labels.get(names.LABEL_RUN) != request.run_id
+        pod
+        for pod in read.pods
+        if pod.namespace != request.namespace or pod.labels.get(names.LABEL_RUN) != request.run_id
     ]
     for pod in map(observe.pod, ctx.children.placeholders):
         if pod.annotations.get(n.ANNOTATION_MADE_OF) != digest:
@@ -223,7 +226,10 @@ def _observe(
 
 
 def _impossible(attempt: AttemptSpec, request: JobRequest, seen: Observation, since: float) -> str:
-    """Return why the pool can never fit the job, whose wait began at `since`; "" if it may."""
+    """Return why the pool can never fit the job, whose wait began at `since`; "" if it may.
+
+    `capacity.decide` tests `preflight` too, but a job that waits for its workspace or its next try does not get there.
+    """
     if problem := capacity.preflight(request, seen, since):
         return problem
     return taint_problem(attempt, seen.pool) if seen.pool is not None else ""
@@ -235,7 +241,7 @@ def _count_reserved(request: JobRequest, seen: Observation, free: Count) -> Coun
     Two jobs may see the same idle node at the same moment. The scheduler gives it to one of them. No placeholder starts
     on a node that the workers' node affinity excludes.
     """
-    reserved = {each.node for each in placeholders(request, seen) if each.phase not in OVER}
+    reserved = {pod.node for pod in placeholders(request, seen) if pod.phase not in OVER}
     idle = {name: capacity.FREE for name in {*free.usable} - reserved}
     usable = tuple(name for name in free.usable if name in reserved)
     return replace(free, usable=usable, unusable={**free.unusable, **idle})
@@ -248,13 +254,13 @@ def _find_verdict(request: JobRequest, seen: Observation, since: float, *, has_f
     """
     pool = request.pool.name
     own = {request.placeholder_name(index) for index in range(request.max_nodes)}
-    for each in seen.warnings:
-        if each.at < since:
+    for event in seen.warnings:
+        if event.at < since:
             continue
-        if (each.kind, each.reason) == _NO_TYPE and each.name == pool and not has_free_node:
-            return f"pool {pool} has no available instance type: {each.message}. Set another type or zone in the pool"
-        if each.kind == "Pod" and each.name in own and _NEVER.search(each.message):
-            message = each.message.removeprefix("Failed to schedule pod, ")
+        if (event.kind, event.reason) == _NO_TYPE and event.name == pool and not has_free_node:
+            return f"pool {pool} has no available instance type: {event.message}. Set another type or zone in the pool"
+        if event.kind == "Pod" and event.name in own and _NEVER.search(event.message):
+            message = event.message.removeprefix("Failed to schedule pod, ")
             return f"pool {pool} has no instance type that can run a worker: {message}"
     return ""
 
@@ -311,12 +317,12 @@ def delete_placeholders(ctx: ReconcileContext) -> tuple[Deletion, ...]:
 def release_placeholders(ctx: ReconcileContext) -> ReconcilePlan:
     """Delete the placeholders that workers no longer need."""
     settings, nodes, present = ctx.settings, ctx.status.raw.get("nodes"), delete_placeholders(ctx)
-    placed = sum(bool(each.node) or each.finished for each in ctx.workers)
+    placed = sum(bool(worker.node) or worker.finished for worker in ctx.workers)
     preempts = settings is not None and settings.queue.scheduling.scheduler in DEFAULT_SCHEDULERS
     if not present or not preempts or (isinstance(nodes, int) and placed >= nodes):
         return ReconcilePlan(deletions=present)
     # A quota may have no room for both workers and placeholders. Then the workers have no pods.
-    starts = [each.started for each in ctx.jobs if each.started is not None]
+    starts = [job.started for job in ctx.jobs if job.started is not None]
     left = min(starts, default=ctx.now) + PLACEHOLDER_SECONDS - ctx.now
     return ReconcilePlan(deletions=present) if left <= 0 else ReconcilePlan(requeue_after=left)
 
@@ -335,13 +341,13 @@ def find_unplaced_worker(ctx: ReconcileContext) -> UnplacedWorker:
     launch another one. With another scheduler nothing is returned, because it may let pods wait for its own reasons.
     """
     scheduling = ctx.settings.queue.scheduling if ctx.settings is not None else None
-    is_elastic = any(each.minimum is not None for each in ctx.jobs)
+    is_elastic = any(job.minimum is not None for job in ctx.jobs)
     if is_elastic or not (scheduling and scheduling.pool and scheduling.scheduler in DEFAULT_SCHEDULERS):
         return UnplacedWorker("")
     waiting = [
-        (each.created, each.name)
-        for each in ctx.workers
-        if not (each.node or each.finished or each.deleting) and each.created is not None
+        (worker.created, worker.name)
+        for worker in ctx.workers
+        if not (worker.node or worker.finished or worker.deleting) and worker.created is not None
     ]
     since, name = min(waiting, default=(None, ""))
     left = None if since is None else since + NODE_START_SECONDS - ctx.now

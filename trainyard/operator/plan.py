@@ -103,7 +103,7 @@ def deletion(item: JsonObject, *, foreground: bool = False, as_read: bool = Fals
 
 def deletions_of(items: Iterable[JsonObject]) -> list[Deletion]:
     """Return the deletions of those objects that are not being deleted."""
-    return [deletion(each) for each in items if "deletionTimestamp" not in each["metadata"]]
+    return [deletion(item) for item in items if "deletionTimestamp" not in item["metadata"]]
 
 
 def resume_patch(job: JsonObject) -> JsonObject:
@@ -138,18 +138,23 @@ def apply_plan(
         ApiError, ApiUnavailable: The next plan sees what was written until then.
     """
     # The deletion of a NodeClaim deletes the pods of its node. The job has none there, unless it started meanwhile.
-    if any(each.kind == "NodeClaim" for each in plan.deletions) and _read_unchanged(objects, item) is None:
+    if (
+        any(deleted.kind == "NodeClaim" for deleted in plan.deletions)
+        and _read_unchanged(objects, item) is None
+    ):
         return path_of(item)
-    # A missing object may have been deleted together with the job. A job without a status has no objects yet, and the
-    # garbage collector deletes its new ones if it is deleted. A placeholder could cause a new node before that.
+    # An object may be missing because the job was deleted with it. So read the job again before creating anything. A
+    # new job needs no read, because the garbage collector deletes what a deleted job owns. A pod may be a placeholder,
+    # which causes a new node before that.
     is_harmless = all(
-        each["metadata"].get("ownerReferences") and each["kind"] != "Pod" for each in plan.creations
+        manifest["metadata"].get("ownerReferences") and manifest["kind"] != "Pod"
+        for manifest in plan.creations
     )
     if plan.creations and (item.get("status") or not is_harmless) and not _still_exists(objects, item):
         return path_of(item)
-    for each in plan.deletions:
-        path = f"{collection(each.api_version, each.kind, each.namespace)}/{each.name}"
-        objects.delete(path, each.uid, each.version, foreground=each.foreground)
+    for deleted in plan.deletions:
+        path = f"{collection(deleted.api_version, deleted.kind, deleted.namespace)}/{deleted.name}"
+        objects.delete(path, deleted.uid, deleted.version, foreground=deleted.foreground)
     jobs: list[JsonObject] = []
     for manifest in plan.creations:
         created = objects.create(manifest)

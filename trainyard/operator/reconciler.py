@@ -1,4 +1,4 @@
-"""Reconcile TorchrunJobs and TorchrunQueues. `reconcile` lists the steps for a job.
+"""Reconcile TorchrunJobs and TorchrunQueues. `STEPS` lists the steps for a job, and `plan_job` runs them.
 
 Each reconcile reads the present objects, makes a plan, and applies it. Planning is level-based and pure. A crash
 between two writes is safe, because the next reconcile reads the earlier writes:
@@ -81,7 +81,16 @@ STEPS: Final[tuple[Callable[[ReconcileContext], ReconcilePlan | None], ...]] = (
 
 
 def plan_job(ctx: ReconcileContext) -> ReconcilePlan:
-    """Return the plan for a TorchrunJob."""
+    """Return the plan for a TorchrunJob.
+
+    `reconcile_job` makes up to five plans, each with newer input, and applies one of them:
+
+    1. `_idle_plan`: a job at rest, as the informers know it. The plan counts only if it writes nothing.
+    2. `_plan`: the job's objects from the API server. A new job has none. The pool may come from a cache.
+    3. `_plan` again if the plan is a `recount`: the pool without the cache.
+    4. `_plan` again if it `_may_be_outdated`: the classes and KAI's queues without the cache.
+    5. `_plan` again if the API server rejects a placeholder: `ctx.refused` has the reason.
+    """
     if ctx.meta.deleting:
         return ReconcilePlan()  # the garbage collector deletes the objects that the job owns
     plan = next(plan for step in STEPS if (plan := step(ctx)) is not None)
@@ -157,7 +166,7 @@ class Reconciler:
             return self._pace(path, requeue_after, waits=bool(pool))
 
     def _idle_plan(self, path: str, ctx: ReconcileContext) -> ReconcilePlan | None:
-        """Return the plan of a job without objects if it writes nothing, else None. It reads only the watches' objects.
+        """Return the plan of a job without objects if it writes nothing, else None.
 
         A watch may be late, so plans that write are made from fresh reads. A late event enqueues the job again.
         """
@@ -180,7 +189,7 @@ class Reconciler:
         )
 
     def _plan(self, path: str, ctx: ReconcileContext, pool: str) -> ReconcilePlan:
-        """Read the job's objects and its pool, and return the plan. A recount reads the pool again without caches.
+        """Read the job's objects and its pool, and return the plan.
 
         A new job has no objects. If a watch is late, its first creation finds one of the same name, and the next plan
         reads them all.
@@ -215,7 +224,7 @@ class Reconciler:
         with self._report_rejection(queue):
             cluster = self._cluster_reader.cluster(namespace, claims=False)
             kai_queues = self._objects.list(*_KAI_QUEUE, "") if cluster.kai else []
-            present = {each["metadata"]["name"]: read_kai_queue(each) for each in kai_queues}
+            present = {item["metadata"]["name"]: read_kai_queue(item) for item in kai_queues}
             cluster = replace(cluster, kai_queues=present)
             ctx = build_queue_context(queue, kai_queues, cluster, self._now())
             pool = ctx.spec.scheduling.pool if ctx.spec is not None else ""
@@ -244,7 +253,7 @@ class Reconciler:
     def _read_cluster(self, ctx: ReconcileContext, *, fresh: bool = False) -> ReconcileContext:
         # The claims of the namespace matter only for an existing claim.
         volumes = ctx.settings.queue.volumes.values() if ctx.settings is not None else ()
-        claims = any(each.existing_claim for each in volumes)
+        claims = any(volume.existing_claim for volume in volumes)
         cluster = self._cluster_reader.cluster(ctx.meta.namespace, claims=claims, fresh=fresh)
         if pool_to_count(ctx):
             cluster = replace(cluster, placeholders=self._cluster_reader.has_priority_class())
@@ -263,7 +272,7 @@ class Reconciler:
 
     def _with_conflicts(self, path: str, objects: list[JsonObject]) -> list[JsonObject]:
         """Add the foreign objects with a name that the object needs, as found before, if they still exist."""
-        present = {path_of(each) for each in objects}
+        present = {path_of(item) for item in objects}
         for other in self._conflicts[path] - present:
             found = self._objects.get(other)
             if found is None:
@@ -309,10 +318,10 @@ class Reconciler:
         return CONFLICT_SECONDS
 
     def _pace(self, path: str, requeue_after: float | None, *, waits: bool) -> float | None:
-        """Return the pause of the job at this path, in seconds. It is longer if many jobs wait for nodes.
+        """Return the seconds until the next reconcile of this job, more than planned if many jobs wait for nodes.
 
-        All of them together are reconciled `READS_PER_SECOND` times a second. The pause is at most IMPOSSIBLE_SECONDS.
-        One of 0 or above CAPACITY_POLL_SECONDS does not change.
+        All of these jobs together are reconciled `READS_PER_SECOND` times a second, and each at least every
+        IMPOSSIBLE_SECONDS. Only the interval of a poll increases: it is above 0 and at most CAPACITY_POLL_SECONDS.
         """
         if not waits or requeue_after is None or not 0 < requeue_after <= CAPACITY_POLL_SECONDS:
             self._waiting.discard(path)
@@ -334,7 +343,7 @@ class Reconciler:
 
 def _may_be_outdated(ctx: ReconcileContext, plan: ReconcilePlan) -> bool:
     """Return whether the plan depends on a class or queue that may be newer than the cluster that was read."""
-    if any(has_unknown_class(each, ctx.cluster) for each in plan.creations):
+    if any(has_unknown_class(manifest, ctx.cluster) for manifest in plan.creations):
         return True
     finished = plan.status is None and ctx.status.final
     return not finished and (plan.status or ctx.status.raw).get("reason") in _CLUSTER_REASONS

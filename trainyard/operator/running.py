@@ -60,11 +60,11 @@ def clean_up_finished(ctx: ReconcileContext) -> ReconcilePlan | None:
     """
     if not ctx.status.final:
         return None
-    failed = [each for each in attempt.failed_jobs(ctx) if each.attempt == ctx.status.attempt]
+    failed = [job for job in attempt.failed_jobs(ctx) if job.attempt == ctx.status.attempt]
     jobs = [
-        deletion(each.item, foreground=True)
-        for each in ctx.children.jobs
-        if each.uid not in ctx.children.succeeded_jobs and each not in failed and not each.deleting
+        deletion(job.item, foreground=True)
+        for job in ctx.children.jobs
+        if job.uid not in ctx.children.succeeded_jobs and job not in failed and not job.deleting
     ]
     others = [item for (kind, _), item in ctx.children.objects.items() if kind in ("PodGroup", "Pod")]
     deletions = (*jobs, *attempt.delete_orphans(ctx), *deletions_of(others))
@@ -144,7 +144,7 @@ def suspend(ctx: ReconcileContext) -> ReconcilePlan | None:
             requeue_after=0.0,
             attempt=ctx.status.attempt + 1,
         )
-    orphans = [each for each in ctx.children.orphans if not each.finished]
+    orphans = [pod for pod in ctx.children.orphans if not pod.finished]
     gone = not (ctx.children.jobs or ctx.children.workers or orphans)
     message = "the job has no workers" if gone else _STOPPING
     suspended = Condition(n.SUSPENDED, gone, reason if gone else n.REASON_STOPPING, message)
@@ -294,10 +294,11 @@ def _keep_attempt(ctx: ReconcileContext) -> ReconcilePlan:
     if isinstance(prepared, AttemptSpec):
         conditions = attempt.accepted_conditions(ctx, prepared)
         # The user may have changed the queue, so keep only the claims and the gang that the pods name.
-        named = {each for job in ctx.jobs for each in _named_objects(job)}
-        for each in attempt.supporting_objects(prepared):
-            if each["kind"] not in ("PersistentVolumeClaim", "PodGroup") or attempt.object_key(each) in named:
-                objects.append(each)
+        named = {key for job in ctx.jobs for key in _named_objects(job)}
+        for manifest in attempt.supporting_objects(prepared):
+            is_optional = manifest["kind"] in ("PersistentVolumeClaim", "PodGroup")
+            if not is_optional or attempt.object_key(manifest) in named:
+                objects.append(manifest)
     resumed, reported = resume_jobs(ctx), describe_workers(ctx)
     plan = _report_workers(ctx, conditions, resumed.message, reported.text)
     if ctx.children.succeeded_attempt is not None:
@@ -317,9 +318,9 @@ def _keep_attempt(ctx: ReconcileContext) -> ReconcilePlan:
 def _named_objects(job: AttemptJob) -> list[tuple[str, str]]:
     """Return the claims and the gang that the pods of a Job name, by kind and name."""
     template = job.item["spec"]["template"]
-    claims = [each.get("persistentVolumeClaim") for each in template["spec"].get("volumes") or ()]
+    claims = [volume.get("persistentVolumeClaim") for volume in template["spec"].get("volumes") or ()]
     gang = annotations_of(template).get(n.ANNOTATION_POD_GROUP)
-    found = [("PersistentVolumeClaim", each["claimName"]) for each in claims if each]
+    found = [("PersistentVolumeClaim", claim["claimName"]) for claim in claims if claim]
     return [*found, *([("PodGroup", gang)] if gang else [])]
 
 
@@ -330,10 +331,10 @@ def _archive_patches(ctx: ReconcileContext) -> list[JsonObject]:
     wanted = {n.ANNOTATION_ARCHIVE: archive_annotation(ctx.spec.workspace)}
     meta = {"namespace": ctx.meta.namespace, "annotations": wanted}
     return [
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {**meta, "name": each.name, "uid": each.uid}}
-        for each in ctx.workers
-        if annotations_of(each.item).get(n.ANNOTATION_ARCHIVE) not in (None, *wanted.values())
-        and not (each.finished or each.deleting)
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {**meta, "name": worker.name, "uid": worker.uid}}
+        for worker in ctx.workers
+        if annotations_of(worker.item).get(n.ANNOTATION_ARCHIVE) not in (None, *wanted.values())
+        and not (worker.finished or worker.deleting)
     ]
 
 
@@ -344,7 +345,7 @@ def _report_workers(
     nodes, minimum = ctx.status.raw.get("nodes"), ctx.jobs[0].minimum
     # The spec may have changed, so use the minimum of the attempt's own Job.
     needed = minimum if minimum is not None else nodes or 1
-    ready = sum(each.ready or each.finished for each in ctx.workers)
+    ready = sum(worker.ready or worker.finished for worker in ctx.workers)
     is_running = ready >= needed or ctx.status.phase == n.PHASE_RUNNING
     why = suspended or why
     message = f"{ready} of {nodes} {'worker is' if nodes == 1 else 'workers are'} ready"
@@ -356,7 +357,9 @@ def _report_workers(
         fields["progress"] = {**(kept or {}), **ctx.progress}
     if ctx.spec.workspace is not None:
         fields["workspaceDigest"] = ctx.workspace_digest  # the sidecars of the workers follow the spec
-    has_metrics = any(annotations_of(each.item).get(n.ANNOTATION_SCRAPE) == "true" for each in ctx.workers)
+    has_metrics = any(
+        annotations_of(worker.item).get(n.ANNOTATION_SCRAPE) == "true" for worker in ctx.workers
+    )
     reason = n.REASON_RUNNING if is_running else n.REASON_STARTING
     by_another = n.REASON_SUSPENDED_BY_ANOTHER if suspended else "NotRequested"
     return ctx.write(
