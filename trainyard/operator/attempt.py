@@ -42,7 +42,14 @@ from trainyard.operator.plan import (
     deletions_of,
     list_first,
 )
-from trainyard.operator.resources import InvalidJob, Size, Storage, VolumeMissing, distribute, plan_storage
+from trainyard.operator.resources import (
+    InvalidJob,
+    Size,
+    StoragePlan,
+    VolumeMissing,
+    distribute,
+    plan_storage,
+)
 
 BACKOFF_FIRST_SECONDS: Final = 10.0
 BACKOFF_MAX_SECONDS: Final = 360.0
@@ -233,7 +240,7 @@ def _limit_nodes(size: Size, nodes: int | None) -> Size:
     return replace(size, nodes=nodes) if nodes is not None and size.minimum <= nodes < size.nodes else size
 
 
-def _plan_storage(ctx: ReconcileContext, settings: Settings, size: Size) -> Storage:
+def _plan_storage(ctx: ReconcileContext, settings: Settings, size: Size) -> StoragePlan:
     claims = {
         claim["metadata"]["name"]: tuple((claim.get("spec") or {}).get("accessModes") or ())
         for claim in ctx.children.of_kind("PersistentVolumeClaim")
