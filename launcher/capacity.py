@@ -132,7 +132,7 @@ def count(request: NodeRequest, seen: Observation) -> Count:
 
 def missing_devices(request: NodeRequest, node: Node) -> str:
     """Return the devices of the pool that this node still lacks; "" for none."""
-    if node.labels.get(names.LABEL_INITIALIZED) != "true":
+    if not node.initialized:
         return "not initialized"
     pool = request.pool
     for name, need in ((pool.resource, pool.per_node), (names.EFA_RESOURCE, pool.efa_per_node)):
@@ -157,7 +157,7 @@ def _problem(node: Node, request: NodeRequest) -> str:
             _tolerates(toleration, key, effect) for toleration in request.pool.tolerations
         ):
             return f"taint {key}"
-    if node.labels.get(names.LABEL_INITIALIZED) != "true":
+    if not node.initialized:
         return "not initialized"
     return ""
 
@@ -325,7 +325,7 @@ def _starting_nodes(seen: Observation, counted: Count) -> dict[str, list[Claim]]
             continue
         if node is None:
             found[""].append(claim)
-        elif node.labels.get(names.LABEL_INITIALIZED) != "true" and not node.deleting:
+        elif not node.initialized and not node.deleting:
             problem = counted.unusable.get(node.name, "")
             found["not initialized" if problem.startswith(_START_TAINTS) else problem].append(claim)
     return found

@@ -96,8 +96,7 @@ def unneeded(request: NodeRequest, seen: Observation, *, since: float) -> tuple[
     found = []
     for claim in _own_claims(request, seen, since):
         node = nodes.get(claim.node)
-        is_initialized = node is not None and node.labels.get(names.LABEL_INITIALIZED) == "true"
-        if is_initialized or claim.node in busy:
+        if (node is not None and node.initialized) or claim.node in busy:
             continue
         state = "not registered" if node is None else "not initialized"
         reason = f"{_named(claim)}: {state}, and no longer needed"

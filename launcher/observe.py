@@ -36,6 +36,10 @@ class Node:
     taints: tuple[tuple[str, str], ...]
     allocatable: Mapping[str, Amount]
 
+    @property
+    def initialized(self) -> bool:
+        """Whether Karpenter has initialized it: it is ready, with its devices and without startup taints."""
+        return self.labels.get(names.LABEL_INITIALIZED) == "true"
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
