@@ -98,7 +98,7 @@ def count(request: NodeRequest, seen: Observation) -> Count:
     needs = {name: quantity.parse(amount) for name, amount in request.resources.items()}
     taken: dict[tuple[str, str], Amount] = defaultdict(int)
     for pod in seen.pods:
-        if not pod.node or pod.phase in ("Succeeded", "Failed"):
+        if not pod.node or pod.finished:
             continue
         if not (is_placeholder(pod, request) or is_warm(pod)):
             for name in needs.keys() & pod.requests.keys():

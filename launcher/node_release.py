@@ -27,7 +27,6 @@ from trainyard.k8s import names
 # Pods of a DaemonSet run on every node, and a Node owns the static pods of its kubelet. Karpenter launches no node for
 # either (sigs.k8s.io/karpenter v1.14.1, IsProvisionable in pkg/utils/pod/scheduling.go).
 _PER_NODE_OWNERS = frozenset({"DaemonSet", "Node"})
-_FINISHED = frozenset({"Succeeded", "Failed"})
 # Key, value and effect.
 Taint = tuple[str, str, str]
 
@@ -138,7 +137,7 @@ def _own_claims(request: NodeRequest, seen: Observation, since: float) -> list[C
 def _waits_for_pool(pod: Pod, request: NodeRequest, taints: Iterable[Taint]) -> bool:
     """Return whether this pod of another workload has no node and may wait for a node of this pool."""
     own = pod.namespace == request.namespace and pod.labels.get(names.LABEL_RUN) == request.run_id
-    if own or pod.node or pod.deleting or pod.phase in _FINISHED:
+    if own or pod.node or pod.deleting or pod.finished:
         return False
     if pod.owner in _PER_NODE_OWNERS or not wants_pool(pod, request):
         return False
@@ -170,4 +169,4 @@ def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: Taint) -> bool:
 
 def _is_foreign(pod: Pod, request: NodeRequest) -> bool:
     ours = is_placeholder(pod, request) or is_warm(pod)
-    return not ours and pod.phase not in _FINISHED and pod.owner not in _PER_NODE_OWNERS
+    return not ours and not pod.finished and pod.owner not in _PER_NODE_OWNERS

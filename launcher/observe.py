@@ -145,6 +145,10 @@ class Pod:
     priority_class: str = ""
     tolerations: tuple[Mapping[str, Any], ...] = ()
 
+    @property
+    def finished(self) -> bool:
+        """Whether all of its containers have ended for good. Such a pod uses no resources of its node."""
+        return self.phase in ("Succeeded", "Failed")
 
 @dataclass(frozen=True, kw_only=True)
 class WarningEvent:

@@ -186,9 +186,7 @@ def hold_nodes(
     bad = tuple(
         pod
         for pod in placeholders(candidate, seen)
-        if pod.name not in wanted
-        or pod.phase in ("Succeeded", "Failed")
-        or not is_of_this_wait(pod, progress)
+        if pod.name not in wanted or pod.finished or not is_of_this_wait(pod, progress)
     )
     # The name of a placeholder that is being deleted can't be used yet.
     present = {pod.name for pod in seen.pods if is_placeholder(pod, candidate)}
