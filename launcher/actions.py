@@ -8,10 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from launcher.capacity import is_placeholder
-from launcher.observe import Observation, Pod
+from launcher.observe import Pod
 from launcher.progress import Progress
-from launcher.request import NodeRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,11 +130,6 @@ def batches(actions: Iterable[Action]) -> Iterator[tuple[Action, ...]]:
         most = MAX_AT_ONCE if kind in (CreatePlaceholder, Remove) else 1
         run = tuple(some)
         yield from (run[start : start + most] for start in range(0, len(run), most))
-
-
-def placeholders(request: NodeRequest, seen: Observation) -> tuple[Pod, ...]:
-    """Return the placeholders of this run, of all waits, that are not being deleted."""
-    return tuple(pod for pod in seen.pods if is_placeholder(pod, request) and not pod.deleting)
 
 
 def remove(pods: tuple[Pod, ...]) -> tuple[Remove, ...]:

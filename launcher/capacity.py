@@ -85,6 +85,11 @@ def is_placeholder(pod: Pod, request: NodeRequest) -> bool:
     )
 
 
+def placeholders(request: NodeRequest, seen: Observation) -> tuple[Pod, ...]:
+    """Return the placeholders of this run, of all waits, that are not being deleted."""
+    return tuple(pod for pod in seen.pods if is_placeholder(pod, request) and not pod.deleting)
+
+
 def is_warm(pod: Pod) -> bool:
     """Return whether the pod only keeps a warm node. Workers preempt it, because its priority is the lowest."""
     return pod.priority_class == names.WARM_PRIORITY_CLASS
@@ -357,7 +362,7 @@ def shortfall(
         parts.append(f"{count_of(times, 'node is', 'nodes are')} not launched: {problem}")
     groups = sorted(starting.items(), key=lambda group: (not group[0], -len(group[1])))
     parts += [_describe_start([claim.name for claim in claims], problem) for problem, claims in groups]
-    placeholders_now = [pod for pod in seen.pods if is_placeholder(pod, request) and not pod.deleting]
+    placeholders_now = placeholders(request, seen)
     free = {*counted.usable, *(name for name, problem in counted.unusable.items() if problem == FREE)}
     free -= {pod.node for pod in placeholders_now}
     on_their_way = sum(map(len, starting.values())) + len(failing) + len(free)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from launcher.actions import placeholders
+from launcher.capacity import placeholders
 from launcher.observe import RESERVED, Observation
 from launcher.outcome import is_live, workers
 from launcher.progress import Usage

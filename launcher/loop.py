@@ -26,8 +26,8 @@ from launcher.actions import (
     Retire,
     Start,
     batches,
-    placeholders,
 )
+from launcher.capacity import placeholders
 from launcher.gateway import Gateway
 from launcher.lease import RunLease
 from launcher.manifests import Owner

@@ -41,6 +41,7 @@ class Node:
         """Whether Karpenter has initialized it: it is ready, with its devices and without startup taints."""
         return self.labels.get(names.LABEL_INITIALIZED) == "true"
 
+
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """A NodeClaim.
@@ -149,6 +150,7 @@ class Pod:
     def finished(self) -> bool:
         """Whether all of its containers have ended for good. Such a pod uses no resources of its node."""
         return self.phase in ("Succeeded", "Failed")
+
 
 @dataclass(frozen=True, kw_only=True)
 class WarningEvent:

@@ -30,10 +30,20 @@ from launcher.actions import (
     Retire,
     Start,
     Step,
-    placeholders,
     remove,
 )
-from launcher.capacity import Count, GiveUp, Submit, Wait, count, decide, is_placeholder, shortfall, target
+from launcher.capacity import (
+    Count,
+    GiveUp,
+    Submit,
+    Wait,
+    count,
+    decide,
+    is_placeholder,
+    placeholders,
+    shortfall,
+    target,
+)
 from launcher.manifests import stamp
 from launcher.observe import PATIENCE_SECONDS, Claim, Observation, Pod, Training
 from launcher.outcome import JobFailure, gang, is_live, job_failure, workers

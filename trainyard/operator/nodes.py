@@ -16,8 +16,8 @@ from math import ceil
 from typing import Any, Final, NamedTuple
 
 from launcher import capacity, manifests, node_release, observe
-from launcher.actions import CreatePlaceholder, Recount, ReleaseNode, Remove, placeholders
-from launcher.capacity import Count, GiveUp, Submit, shortfall
+from launcher.actions import CreatePlaceholder, Recount, ReleaseNode, Remove
+from launcher.capacity import Count, GiveUp, Submit, placeholders, shortfall
 from launcher.manifests import LOST_NODE_TAINTS, REQUIRED, Owner, add_mark, mark, stamp
 from launcher.observe import NodePool, Observation
 from launcher.progress import Progress
