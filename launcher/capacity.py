@@ -50,9 +50,9 @@ class Count:
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """Continue to wait. `since` is the time when MIN was reached; None below MIN."""
+    """Continue to wait. `quorum_since` is the time when MIN was reached; None below MIN."""
 
-    since: float | None
+    quorum_since: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,8 +207,8 @@ def target(request: NodeRequest, seen: Observation) -> int:
     return min(request.max_nodes, ceiling(request, seen)[0])
 
 
-def preflight(request: NodeRequest, seen: Observation, started: float) -> str:
-    """Return why waiting can't help; "" if it may. `started` is the start of the wait."""
+def preflight(request: NodeRequest, seen: Observation, began: float) -> str:
+    """Return why waiting can't help; "" if it may. `began` is the start of the wait."""
     if seen.pool is None:
         return (
             f"there is no NodePool {request.pool.name}; pool must be the name of a NodePool in this cluster"
@@ -237,7 +237,7 @@ def preflight(request: NodeRequest, seen: Observation, started: float) -> str:
         else:
             advice.append(f"raise spec.limits of NodePool {request.pool.name}")
         return f"{request.describe_need()}, but {limit}; {', or '.join(advice)}"
-    return block.refusal(request, seen.now, started + request.deadline_seconds)
+    return block.refusal(request, seen.now, began + request.deadline_seconds)
 
 
 def _too_large(request: NodeRequest, pool: NodePool) -> str:
@@ -257,27 +257,27 @@ def _readable(name: str, amount: Amount) -> str:
 
 
 def decide(
-    request: NodeRequest, seen: Observation, counted: Count, *, started: float, quorum_since: float | None
+    request: NodeRequest, seen: Observation, counted: Count, *, began: float, quorum_since: float | None
 ) -> Decision:
     """Decide whether to wait, submit or give up.
 
     Args:
         counted: The result of `count` for this observation.
-        started: The start of the wait.
-        quorum_since: `Wait.since` of the last decision.
+        began: The start of the wait.
+        quorum_since: `Wait.quorum_since` of the last decision.
     """
-    if hopeless := preflight(request, seen, started):
+    if hopeless := preflight(request, seen, began):
         return GiveUp(code=names.EXIT_IMPOSSIBLE, reason=hopeless)
     have = min(len(counted.usable), request.max_nodes)
-    deadline = started + request.deadline_seconds
+    deadline = began + request.deadline_seconds
     if have < request.min_nodes:
         if seen.now < deadline:
-            return Wait(since=None)
+            return Wait(quorum_since=None)
         reason = f"{have} of at least {request.min_nodes} nodes after {request.deadline_seconds} s"
         return GiveUp(code=names.EXIT_BELOW_MINIMUM, reason=reason)
     # If the clock was set back, the hold window starts again.
-    since = seen.now if quorum_since is None else min(quorum_since, seen.now)
-    held_until = since + request.hold_seconds
+    quorum_since = seen.now if quorum_since is None else min(quorum_since, seen.now)
+    held_until = quorum_since + request.hold_seconds
     reason = count_of(have, "node is ready", "nodes are ready")
     most, limit = ceiling(request, seen)
     on_their_way = len(counted.unusable) - counted.foreign
@@ -289,15 +289,15 @@ def decide(
     elif have >= most - counted.foreign:
         verb = "is" if counted.foreign == 1 else "are"
         reason += f", and the pool's other {counted.foreign} {verb} in use"
-    elif not on_their_way and is_out_of_capacity(request, seen, started, held_until):
+    elif not on_their_way and is_out_of_capacity(request, seen, began, held_until):
         by_events = True
-        reason += f", and no more can come: {missing_capacity(request, seen.warnings, started)}"
+        reason += f", and no more can come: {missing_capacity(request, seen.warnings, began)}"
     elif seen.now >= held_until:
         reason += f", and no more came within {request.hold_seconds} s"
     elif seen.now >= deadline:
         reason += f" at the deadline of {request.deadline_seconds} s"
     else:
-        return Wait(since=since)
+        return Wait(quorum_since=quorum_since)
     if warning := block.deadline_warning(request, seen.now):
         reason += f"; {warning}"
     return Submit(nodes=have, reason=reason, by_events=by_events)
@@ -307,11 +307,12 @@ _MAX_PARTS = 4
 _MAX_NAMES = 4
 
 
-def _describe_start(names: list[str], problem: str) -> str:
+def _describe_start(claims: list[Claim], problem: str) -> str:
     """Return the message about the NodeClaims of nodes that start, with the problem of those that have joined."""
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    verb = count_of(len(names), "node is starting", "nodes are starting")
-    return f"{verb} ({', '.join(names[:_MAX_NAMES])}{more}{problem and f': {problem}'})"
+    shown = ", ".join(claim.name for claim in claims[:_MAX_NAMES])
+    more = f" and {len(claims) - _MAX_NAMES} more" if len(claims) > _MAX_NAMES else ""
+    verb = count_of(len(claims), "node is starting", "nodes are starting")
+    return f"{verb} ({shown}{more}{problem and f': {problem}'})"
 
 
 def _describe_unusable(problem: str, times: int) -> str:
@@ -337,14 +338,14 @@ def _starting_nodes(seen: Observation, counted: Count) -> dict[str, list[Claim]]
 
 
 def shortfall(
-    request: NodeRequest, seen: Observation, counted: Count, since: float, maximum: int = _MAX_PARTS
+    request: NodeRequest, seen: Observation, counted: Count, began: float, maximum: int = _MAX_PARTS
 ) -> str:
     """Return why nodes are missing, in up to `maximum` parts. The most important reason comes first.
 
-    Each node counts once: a NodeClaim whose node has joined is this node.
+    Each node counts once: a NodeClaim whose node has joined is this node. `began` is the start of the wait.
     """
-    refused = missing_capacity(request, seen.warnings, since)
-    ended = describe_ended_instances(request, seen.warnings, since)
+    refused = missing_capacity(request, seen.warnings, began)
+    ended = describe_ended_instances(request, seen.warnings, began)
     parts = [part for part in (block.not_started(request, seen.now), refused, ended) if part]
     if seen.pool is not None and not seen.pool.ready:
         parts.append(f"NodePool {request.pool.name} is not ready: {seen.pool.problem}")
@@ -361,7 +362,7 @@ def shortfall(
     for problem, times in Counter(failing).most_common(1):
         parts.append(f"{count_of(times, 'node is', 'nodes are')} not launched: {problem}")
     groups = sorted(starting.items(), key=lambda group: (not group[0], -len(group[1])))
-    parts += [_describe_start([claim.name for claim in claims], problem) for problem, claims in groups]
+    parts += [_describe_start(claims, problem) for problem, claims in groups]
     placeholders_now = placeholders(request, seen)
     free = {*counted.usable, *(name for name, problem in counted.unusable.items() if problem == FREE)}
     free -= {pod.node for pod in placeholders_now}

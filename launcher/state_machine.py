@@ -119,7 +119,7 @@ def stop(request: Request, memory: Memory, seen: Observation) -> tuple[Action, .
 
 def wait(request: Request, memory: Memory, progress: Progress, seen: Observation, jitter: float) -> Step:
     """Wait for nodes, and decide whether to submit or to give up the candidate."""
-    candidate, started = progresses.remaining_request(request, progress), progress.began
+    candidate, began = progresses.remaining_request(request, progress), progress.began
     counted = count(candidate, seen)
     waited = 0.0 if memory.seen_at is None else max(0.0, seen.now - memory.seen_at)
     progress = replace(progress, idle_node_seconds=progress.idle_node_seconds + memory.idle * waited)
@@ -128,21 +128,21 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
         progress=progress,
         seen_at=seen.now,
         idle=min(len(counted.usable), request.max_nodes),
-        ordered=orders(seen.claims, started),
+        ordered=orders(seen.claims, began),
         complete=node_release.complete_at(candidate, seen, memory.complete),
     )
-    decision = decide(candidate, seen, counted, started=started, quorum_since=memory.quorum_since)
-    missing = shortfall(candidate, seen, counted, started)
+    decision = decide(candidate, seen, counted, began=began, quorum_since=memory.quorum_since)
+    missing = shortfall(candidate, seen, counted, began)
     reason = _placed(request, progress) + _joined(missing, node_release.describe(progress.released))
     report = _make_report(names.STATE_WAITING, request, seen, reason, len(counted.usable))
     step = Step(memory=memory, report=report, actions=())
     match decision:
-        case Wait(since=since):
-            state = names.STATE_WAITING if since is None else names.STATE_HOLDING
-            step = replace(
-                step, memory=replace(memory, quorum_since=since), report=replace(report, state=state)
+        case Wait(quorum_since=quorum_since):
+            state = names.STATE_WAITING if quorum_since is None else names.STATE_HOLDING
+            memory = replace(memory, quorum_since=quorum_since)
+            return _hold(
+                candidate, replace(step, memory=memory, report=replace(report, state=state)), progress, seen
             )
-            return _hold(candidate, step, progress, seen)
         case Submit(nodes=nodes, reason=reason, by_events=by_events):
             surplus = remove(_surplus(candidate, progress, counted, nodes, seen))
             if not seen.fresh:
@@ -163,7 +163,7 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
             if code == names.EXIT_BELOW_MINIMUM:
                 # One of several failures gets a short message.
                 parts = {"maximum": 1} if request.candidates > 1 else {}
-                reason = f"{reason}: {shortfall(candidate, seen, counted, started, **parts)}"
+                reason = f"{reason}: {shortfall(candidate, seen, counted, began, **parts)}"
             failure = Failure(pool=candidate.pool.name, code=code, reason=reason)
             return _fail(request, step, progress, failure, seen, jitter)
 

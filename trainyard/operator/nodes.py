@@ -117,7 +117,7 @@ def _decide(
     progress = Progress(attempt=state.tries, candidate=0, since=since, began=since)
     free = capacity.count(request, seen)
     counted = _count_reserved(request, seen, free)
-    decision = capacity.decide(request, seen, counted, started=since, quorum_since=state.quorum_since)
+    decision = capacity.decide(request, seen, counted, began=since, quorum_since=state.quorum_since)
     never = "" if counted.usable else _find_verdict(request, seen, since, has_free_node=bool(free.usable))
     initialized = {claim.uid: ctx.now for claim in seen.claims if claim.initialized}
     late = node_release.overdue(request, seen, since=since, watched_since=since, complete=initialized)
@@ -166,7 +166,7 @@ def _decide(
         for action in (*late, *actions)
         if isinstance(action, Remove)
     ]
-    reason = n.REASON_WAITING_FOR_NODES if decision.since is None else n.REASON_HOLDING_FOR_MORE
+    reason = n.REASON_WAITING_FOR_NODES if decision.quorum_since is None else n.REASON_HOLDING_FOR_MORE
     ready = count_of(request.max_nodes, "node is ready", "nodes are ready")
     message = f"{len(counted.usable)} of {ready}: {missing}"
     created = (manifest["metadata"]["name"] for manifest in creations)
@@ -177,7 +177,7 @@ def _decide(
         reason=reason,
         message=message,
         requeue_after=CAPACITY_POLL_SECONDS,
-        capacity=replace(state, quorum_since=decision.since),
+        capacity=replace(state, quorum_since=decision.quorum_since),
         deletions=(*released, *removed),
         creations=tuple(creations),
     )

@@ -48,10 +48,10 @@ def decided(run: Request, observation: Observation, **since: Any) -> Decision:
 
 
 def test_refusal_run_longer_than_block_is_refused() -> None:
-    fits = decided(request(left=HOUR, longest=HOUR), four(), started=NOW, quorum_since=None)
+    fits = decided(request(left=HOUR, longest=HOUR), four(), began=NOW, quorum_since=None)
     assert isinstance(fits, Submit)
     assert fits.reason == "all 4 nodes are ready"
-    late = decided(request(left=HOUR, longest=HOUR + 1), four(), started=NOW, quorum_since=None)
+    late = decided(request(left=HOUR, longest=HOUR + 1), four(), began=NOW, quorum_since=None)
     assert isinstance(late, GiveUp)
     assert late.code == names.EXIT_IMPOSSIBLE
 
@@ -74,7 +74,7 @@ def test_refusal_after_drain_start_is_refused(longest: int | None) -> None:
 
 def test_a_wait_ends_when_it_has_used_up_what_the_run_needs() -> None:
     run = request(left=HOUR, longest=HOUR - 100)
-    assert isinstance(decided(run, seen([], now=NOW + 100), started=NOW, quorum_since=None), Wait)
+    assert isinstance(decided(run, seen([], now=NOW + 100), began=NOW, quorum_since=None), Wait)
     pods = [placeholder(run, 0)]
     step = state_machine.step(run, Memory(progress=initial_progress(NOW)), seen([], pods, now=NOW + 101))
     assert step.report.state == names.STATE_FAILED
@@ -82,7 +82,7 @@ def test_a_wait_ends_when_it_has_used_up_what_the_run_needs() -> None:
 
 
 def test_deadline_warning_without_limit_warns() -> None:
-    warned = decided(request(left=HOUR), four(), started=NOW, quorum_since=None)
+    warned = decided(request(left=HOUR), four(), began=NOW, quorum_since=None)
     assert isinstance(warned, Submit)
     assert warned.reason == (
         "all 4 nodes are ready; Karpenter drains the nodes from 2027-01-15T09:00:00Z,"

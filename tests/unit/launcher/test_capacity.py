@@ -175,7 +175,7 @@ def test_a_ceiling_below_the_minimum_is_hopeless_at_once(request_: Request) -> N
     few = seen([], limit="8")
     problem = "3 nodes are needed, but NodePool small has at most 2 nodes (its limit is 8 nvidia.com/gpu)"
     assert problem in preflight(three, few, NOW)
-    answer = decide(three, few, count(three, few), started=NOW, quorum_since=None)
+    answer = decide(three, few, count(three, few), began=NOW, quorum_since=None)
     assert isinstance(answer, GiveUp)
     assert (answer.code, problem in answer.reason) == (names.EXIT_IMPOSSIBLE, True)
     assert preflight(request_, few, NOW) == ""
@@ -185,17 +185,17 @@ def test_a_ceiling_below_the_minimum_is_hopeless_at_once(request_: Request) -> N
 def choice(request: Request, observation: Observation, waited: float, quorum: float | None = None) -> Any:
     since = None if quorum is None else NOW - quorum
     counted = count(request, observation)
-    return decide(request, observation, counted, started=NOW - waited, quorum_since=since)
+    return decide(request, observation, counted, began=NOW - waited, quorum_since=since)
 
 
 def test_the_hold_window_lies_between_minimum_and_maximum(request_: Request) -> None:
     two, four = seen([node("a"), node("b")]), seen([node(name) for name in "abcde"])
     assert choice(request_, four, 0).nodes == 4
-    assert choice(request_, two, 10) == Wait(since=NOW)
-    assert choice(request_, two, 40, quorum=29) == Wait(since=NOW - 29)
+    assert choice(request_, two, 10) == Wait(quorum_since=NOW)
+    assert choice(request_, two, 40, quorum=29) == Wait(quorum_since=NOW - 29)
     assert choice(request_, two, 40, quorum=30).nodes == 2
     assert choice(request_, two, 300, quorum=1).nodes == 2
-    assert choice(request_, seen([node("a")]), 40, quorum=30) == Wait(since=None)
+    assert choice(request_, seen([node("a")]), 40, quorum=30) == Wait(quorum_since=None)
     assert isinstance(choice(request_, seen([node("a")]), 299), Wait)
     assert choice(request_, seen([node("a")]), 300).code == names.EXIT_BELOW_MINIMUM
 

@@ -172,7 +172,7 @@ def pool(*capacity_types: str) -> NodePool:
 
 def decided(request: Request, observation: observe.Observation, held: float = 0.0) -> Submit | Wait:
     counted = count(request, observation)
-    found = decide(request, observation, counted, started=NOW - 60, quorum_since=NOW - held)
+    found = decide(request, observation, counted, began=NOW - 60, quorum_since=NOW - held)
     assert isinstance(found, Submit | Wait)
     return found
 
@@ -204,7 +204,7 @@ def test_decide_after_refusal_does_not_hold(request_: Request) -> None:
 )
 def test_decide_holds_while_more_may_come(request_: Request, changes: dict[str, object]) -> None:
     observation = seen(TWO, pool=pool("on-demand"), warnings=(REFUSED,))
-    assert decided(request_, dataclasses.replace(observation, **changes)) == Wait(since=NOW)
+    assert decided(request_, dataclasses.replace(observation, **changes)) == Wait(quorum_since=NOW)
 
 
 def test_decide_long_hold_continues_after_refusal(request_: Request) -> None:
