@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from launcher import progress
 from launcher.gateway import Gateway
 from launcher.manifests import Owner, labels, owner_reference
-from launcher.progress import Progress
+from launcher.progress import Progress, dumps, loads
 from launcher.request import Request
 from trainyard.k8s import names
 from trainyard.k8s.lease import LeaderElector
@@ -43,7 +42,7 @@ class RunLease(LeaderElector):
         """Return the progress in the Lease; None if there is none, or if it is invalid."""
         text = self.annotations.get(names.ANNOTATION_ATTEMPT)
         try:
-            return progress.loads(text, self._candidates) if text else None
+            return loads(text, self._candidates) if text else None
         except ValueError as error:
             log.warning(
                 "Lease %s, annotation %s: %s; it must be an annotation of this version. The run starts from the"
@@ -54,19 +53,19 @@ class RunLease(LeaderElector):
             )
             return None
 
-    def keep(self, now: Progress | None) -> None:
+    def keep(self, progress: Progress | None) -> None:
         """Renew the Lease if it is due. Raises Lost if another launcher holds it."""
         if not self.is_holder or self.is_due():
-            self.write(now)
+            self.write(progress)
 
-    def write(self, now: Progress | None) -> None:
+    def write(self, progress: Progress | None) -> None:
         """Renew the Lease with this progress. Raises Lost if another launcher holds it."""
-        self.renew(_annotations(now))
+        self.renew(_annotations(progress))
 
-    def end(self, now: Progress | None) -> None:
+    def end(self, progress: Progress | None) -> None:
         """Release the Lease with this progress for the next launcher, if the API allows it."""
-        self.release(_annotations(now))
+        self.release(_annotations(progress))
 
 
-def _annotations(now: Progress | None) -> dict[str, str]:
-    return {names.ANNOTATION_ATTEMPT: progress.dumps(now)} if now is not None else {}
+def _annotations(progress: Progress | None) -> dict[str, str]:
+    return {names.ANNOTATION_ATTEMPT: dumps(progress)} if progress is not None else {}

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from launcher import actions, backends, cost, manifests, progress, state_machine
+from launcher import actions, backends, cost, manifests, state_machine
 from launcher.actions import (
     Action,
     CreatePlaceholder,
@@ -33,6 +33,7 @@ from launcher.lease import RunLease
 from launcher.manifests import Owner
 from launcher.metrics import Metrics
 from launcher.observe import Observation
+from launcher.progress import initial_progress
 from launcher.request import Request
 from trainyard.k8s import names
 from trainyard.k8s.client import ApiError, ApiUnavailable
@@ -254,12 +255,12 @@ class Launcher:
 
     def _start(self, start: Start, owner: Owner, seen: Observation) -> None:
         """Create the training job with the rest of activeDeadlineSeconds, unless it exists."""
-        now = self._memory.progress or progress.initial_progress(self.wall_clock())
-        request = progress.remaining_request(self.request, now)
+        progress = self._memory.progress or initial_progress(self.wall_clock())
+        request = progress.remaining_request(self.request)
         backend = backends.of(request)
         if backend.runtime is not None:
-            self.gateway.apply_runtime(backend.runtime(request, start.nodes, now.total_restarts, owner))
-        job = backend.build(request, start.nodes, start.reason, now.total_restarts)
+            self.gateway.apply_runtime(backend.runtime(request, start.nodes, progress.total_restarts, owner))
+        job = backend.build(request, start.nodes, start.reason, progress.total_restarts)
         made = self.gateway.create_training(request, job)
         took = self.wall_clock() - seen.now
         self.metrics.count_decision(request, took)

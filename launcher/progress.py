@@ -119,117 +119,106 @@ class Progress:
         restart = f"-{self.total_restarts}" if self.total_restarts else ""
         return f"{self.attempt}-{self.candidate}{restart}"
 
+    def end_pause(self, now: float) -> Progress:
+        """Return the progress at the end of a pause, when the next attempt starts."""
+        return replace(self, began=now, pause_until=None, failures=(), idle_node_seconds=0.0)
+
+    def limit_to_now(self, request: Request, now: float) -> Progress:
+        """Return the progress without times that are too far in the future.
+
+        Otherwise a wait or a pause would be longer after the clock was set back.
+        """
+        end = self.pause_until
+        return replace(
+            self,
+            since=min(self.since, now),
+            began=min(self.began, now),
+            pause_until=None if end is None else min(end, now + request.retry_seconds * _LONGEST_STRETCH),
+        )
+
+    def fail(self, request: Request, failure: Failure, now: float, jitter: float) -> Progress | None:
+        """Return the progress after a candidate failed: the next candidate, or a pause before the next attempt.
+
+        Args:
+            jitter: From 0 to below 1. It makes the pause up to 20 % longer, so that runs do not retry at the same time.
+
+        Returns:
+            None if there is no further attempt, or if no candidate can ever have MIN nodes.
+        """
+        failures = (*self.failures, failure)
+        if self.candidate + 1 < request.candidates:
+            return replace(self, candidate=self.candidate + 1, began=now, failures=failures)
+        if self.attempt < request.attempts and not is_impossible(failures):
+            pause = request.retry_seconds * (1 + jitter * (_LONGEST_STRETCH - 1))
+            return replace(
+                self, attempt=self.attempt + 1, candidate=0, pause_until=now + pause, failures=failures
+            )
+        return None
+
+    def retire(self, training: Training, why: str, now: float, *, counted: bool) -> Progress:
+        """Return the progress at the start of a restart, for the reason `why`.
+
+        The next capacity decision starts in the same pool, because the remaining nodes are there.
+
+        Args:
+            counted: Whether the restart counts against `maxRestarts`.
+        """
+        spent = 0.0 if self.suspended else max(0.0, now - training.created)
+        return replace(
+            self,
+            began=now,
+            failures=(),
+            restarts=self.restarts + counted,
+            total_restarts=self.total_restarts + 1,
+            training_uid="",
+            retiring=training.uid,
+            retiring_nodes=training.nodes,
+            why=why,
+            trained=round(self.trained + spent, 1),
+            suspended=False,
+        )
+
+    def suspend(self, training: Training, now: float) -> Progress:
+        """Return the progress of a run whose training job is suspended. Its `trained` time stops."""
+        if self.suspended:
+            return self
+        spent = max(0.0, now - training.created)
+        return replace(self, suspended=True, trained=round(self.trained + spent, 1))
+
+    def finish_retirement(self, now: float) -> Progress:
+        """Return the progress when the last training job and its pods are gone. The wait for the next one starts."""
+        return replace(self, retiring="", retiring_nodes=0, began=now)
+
+    def adopt(self, training: Training) -> Progress:
+        """Return the progress of a run with this training job. Use the job's annotation where the Lease has less."""
+        missed = max(0, training.restart - self.total_restarts)
+        return replace(
+            self,
+            restarts=self.restarts + missed,
+            total_restarts=self.total_restarts + missed,
+            training_uid=training.uid,
+        )
+
+    def remaining_request(self, request: Request) -> Request:
+        """Return the request for the present candidate, with the rest of `activeDeadlineSeconds`."""
+        candidate = request.candidate(self.candidate)
+        if candidate.active_deadline_seconds is None:
+            return candidate
+        left = max(1, candidate.active_deadline_seconds - round(self.trained))
+        return replace(candidate, active_deadline_seconds=left)
+
+    def describe_restarts(self, request: Request) -> str:
+        """Return the number of restarts for a message; "" before the first restart."""
+        if not self.total_restarts:
+            return ""
+        resumed = self.total_restarts - self.restarts
+        restart = f"restart {self.restarts} of {request.max_restarts}" if self.restarts else ""
+        return ", ".join(part for part in (restart, f"resumed {resumed}x" if resumed else "") if part)
+
 
 def initial_progress(now: float) -> Progress:
     """Return the progress at the start of a run."""
     return Progress(attempt=1, candidate=0, since=now, began=now)
-
-
-def end_pause(progress: Progress, now: float) -> Progress:
-    """Return the progress at the end of a pause, when the next attempt starts."""
-    return replace(progress, began=now, pause_until=None, failures=(), idle_node_seconds=0.0)
-
-
-def limit_to_now(progress: Progress, request: Request, now: float) -> Progress:
-    """Return the progress without times that are too far in the future.
-
-    Otherwise a wait or a pause would be longer after the clock was set back.
-    """
-    end = progress.pause_until
-    return replace(
-        progress,
-        since=min(progress.since, now),
-        began=min(progress.began, now),
-        pause_until=None if end is None else min(end, now + request.retry_seconds * _LONGEST_STRETCH),
-    )
-
-
-def fail(
-    progress: Progress, request: Request, failure: Failure, now: float, jitter: float
-) -> Progress | None:
-    """Return the progress after a candidate failed: the next candidate, or a pause before the next attempt.
-
-    Args:
-        jitter: From 0 to below 1. It makes the pause up to 20 % longer, so that runs do not retry at the same time.
-
-    Returns:
-        None if there is no further attempt, or if no candidate can ever have MIN nodes.
-    """
-    failures = (*progress.failures, failure)
-    if progress.candidate + 1 < request.candidates:
-        return replace(progress, candidate=progress.candidate + 1, began=now, failures=failures)
-    if progress.attempt < request.attempts and not is_impossible(failures):
-        pause = request.retry_seconds * (1 + jitter * (_LONGEST_STRETCH - 1))
-        return replace(
-            progress, attempt=progress.attempt + 1, candidate=0, pause_until=now + pause, failures=failures
-        )
-    return None
-
-
-def retire(progress: Progress, training: Training, why: str, now: float, *, counted: bool) -> Progress:
-    """Return the progress at the start of a restart, for the reason `why`.
-
-    The next capacity decision starts in the same pool, because the remaining nodes are there.
-
-    Args:
-        counted: Whether the restart counts against `maxRestarts`.
-    """
-    spent = 0.0 if progress.suspended else max(0.0, now - training.created)
-    return replace(
-        progress,
-        began=now,
-        failures=(),
-        restarts=progress.restarts + counted,
-        total_restarts=progress.total_restarts + 1,
-        training_uid="",
-        retiring=training.uid,
-        retiring_nodes=training.nodes,
-        why=why,
-        trained=round(progress.trained + spent, 1),
-        suspended=False,
-    )
-
-
-def suspend(progress: Progress, training: Training, now: float) -> Progress:
-    """Return the progress of a run whose training job is suspended. Its `trained` time stops."""
-    if progress.suspended:
-        return progress
-    spent = max(0.0, now - training.created)
-    return replace(progress, suspended=True, trained=round(progress.trained + spent, 1))
-
-
-def finish_retirement(progress: Progress, now: float) -> Progress:
-    """Return the progress when the last training job and its pods are gone. The wait for the next one starts."""
-    return replace(progress, retiring="", retiring_nodes=0, began=now)
-
-
-def adopt(progress: Progress, training: Training) -> Progress:
-    """Return the progress of a run with this training job. Use the job's annotation where the Lease has less."""
-    missed = max(0, training.restart - progress.total_restarts)
-    return replace(
-        progress,
-        restarts=progress.restarts + missed,
-        total_restarts=progress.total_restarts + missed,
-        training_uid=training.uid,
-    )
-
-
-def remaining_request(request: Request, progress: Progress) -> Request:
-    """Return the request for the present candidate, with the rest of `activeDeadlineSeconds`."""
-    candidate = request.candidate(progress.candidate)
-    if candidate.active_deadline_seconds is None:
-        return candidate
-    left = max(1, candidate.active_deadline_seconds - round(progress.trained))
-    return replace(candidate, active_deadline_seconds=left)
-
-
-def describe_restarts(request: Request, progress: Progress) -> str:
-    """Return the number of restarts for a message; "" before the first restart."""
-    if not progress.total_restarts:
-        return ""
-    resumed = progress.total_restarts - progress.restarts
-    restart = f"restart {progress.restarts} of {request.max_restarts}" if progress.restarts else ""
-    return ", ".join(part for part in (restart, f"resumed {resumed}x" if resumed else "") if part)
 
 
 def is_impossible(failures: tuple[Failure, ...]) -> bool:

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from launcher import backends, block, node_release
-from launcher import progress as progresses
 from launcher.actions import (
     Action,
     CreatePlaceholder,
@@ -47,7 +46,7 @@ from launcher.capacity import (
 from launcher.manifests import stamp
 from launcher.observe import PATIENCE_SECONDS, Claim, Observation, Pod, Training
 from launcher.outcome import JobFailure, gang, is_live, job_failure, workers
-from launcher.progress import Failure, Loss, Progress
+from launcher.progress import Failure, Loss, Progress, initial_progress, is_impossible
 from launcher.request import NodeRequest, Request, count_of
 from trainyard.k8s import names
 
@@ -69,21 +68,21 @@ def step(request: Request, memory: Memory, seen: Observation, jitter: float = 0.
         seen: The observation, with the pool of `memory.candidate`.
         jitter: A random number from 0 to below 1.
     """
-    progress = progresses.initial_progress(seen.now)
+    progress = initial_progress(seen.now)
     if memory.progress is not None:
-        progress = progresses.limit_to_now(memory.progress, request, seen.now)
+        progress = memory.progress.limit_to_now(request, seen.now)
         memory = replace(memory, progress=progress)
     if progress.retiring:
         if not seen.fresh or not retired(progress, request, seen):
             return retire(request, progress, seen)
-        progress = progresses.finish_retirement(progress, seen.now)
+        progress = progress.finish_retirement(seen.now)
         memory = Memory(progress=progress)
     if seen.training is not None or progress.training_uid:
         return follow(request, memory, progress, seen)
     if progress.pause_until is not None:
         if seen.now < progress.pause_until:
             return pause(request, progress, seen)
-        progress = progresses.end_pause(progress, seen.now)
+        progress = progress.end_pause(seen.now)
     return wait(request, memory, progress, seen, jitter)
 
 
@@ -119,7 +118,7 @@ def stop(request: Request, memory: Memory, seen: Observation) -> tuple[Action, .
 
 def wait(request: Request, memory: Memory, progress: Progress, seen: Observation, jitter: float) -> Step:
     """Wait for nodes, and decide whether to submit or to give up the candidate."""
-    candidate, began = progresses.remaining_request(request, progress), progress.began
+    candidate, began = progress.remaining_request(request), progress.began
     counted = count(candidate, seen)
     waited = 0.0 if memory.seen_at is None else max(0.0, seen.now - memory.seen_at)
     progress = replace(progress, idle_node_seconds=progress.idle_node_seconds + memory.idle * waited)
@@ -236,10 +235,10 @@ def _fail(
     unneeded = node_release.unneeded(candidate, seen, since=progress.since)
     if unneeded:
         return replace(step, actions=(*gone, *unneeded, Recount()))
-    after = progresses.fail(progress, request, failure, seen.now, jitter)
+    after = progress.fail(request, failure, seen.now, jitter)
     if after is None:
         failures = (*progress.failures, failure)
-        code = names.EXIT_IMPOSSIBLE if progresses.is_impossible(failures) else names.EXIT_BELOW_MINIMUM
+        code = names.EXIT_IMPOSSIBLE if is_impossible(failures) else names.EXIT_BELOW_MINIMUM
         reason = _failures(request, replace(progress, failures=failures), progress.attempt)
         report = replace(step.report, state=names.STATE_FAILED, reason=reason)
         return replace(step, report=report, actions=(*gone, End(code=code, reason=reason)))
@@ -263,7 +262,7 @@ def _placed(request: Request, progress: Progress) -> str:
     """Return the prefix of a reason: restart, attempt and pool, each only if there are several."""
     attempt = f"attempt {progress.attempt} of {request.attempts}" if request.attempts > 1 else ""
     pool = f"pool {request.candidate(progress.candidate).pool.name}" if request.candidates > 1 else ""
-    restarts = progresses.describe_restarts(request, progress)
+    restarts = progress.describe_restarts(request)
     where = ", ".join(part for part in (restarts, attempt, pool) if part)
     return f"{where}: " if where else ""
 
@@ -280,9 +279,9 @@ def _failures(request: Request, progress: Progress, attempts: int) -> str:
         for failure in progress.failures
     ]
     tried = f"after {attempts} of {request.attempts} attempts: " if request.attempts > 1 else ""
-    hopeless = progresses.is_impossible(progress.failures)
+    hopeless = is_impossible(progress.failures)
     idle = "" if hopeless else f"{progress.idle_node_seconds:.0f} node-seconds stood idle"
-    restarts = progresses.describe_restarts(request, progress)
+    restarts = progress.describe_restarts(request)
     lost = f"{restarts}, because {progress.why}: " if restarts else ""
     return lost + tried + _joined(*reasons, idle, node_release.describe(progress.released))
 
@@ -314,13 +313,13 @@ def follow(request: Request, memory: Memory, progress: Progress, seen: Observati
     if progress.training_uid and training.uid != progress.training_uid:
         reason = f"{job}: another job has this name (uid {training.uid}). Do not create jobs of a run by hand"
         return end(names.EXIT_TRAINING_FAILED, reason)
-    progress = progresses.adopt(progress, training)
-    candidate = progresses.remaining_request(request, progress)
+    progress = progress.adopt(training)
+    candidate = progress.remaining_request(request)
     pods = workers(request, seen)
     training = backends.of(request).settle(training, pods)
     report = replace(report, state=names.STATE_FOLLOWING, nodes=training.nodes, of=training.nodes)
     if training.outcome == "Succeeded":
-        restarts = progresses.describe_restarts(request, progress)
+        restarts = progress.describe_restarts(request)
         reason = f"trained on {count_of(training.nodes, 'node')}" + (f" ({restarts})" if restarts else "")
         return end(names.EXIT_SUCCEEDED, reason)
     if training.deleting:
@@ -328,7 +327,7 @@ def follow(request: Request, memory: Memory, progress: Progress, seen: Observati
         return Step(memory=memory, report=replace(report, reason=reason), actions=())
     if training.suspended and not training.outcome:
         # This time does not count for activeDeadlineSeconds.
-        progress = progresses.suspend(progress, training, seen.now)
+        progress = progress.suspend(training, seen.now)
         reason = f"{job} is suspended; it continues when {backends.of(request).suspend_field} is false"
         report = replace(report, state=names.STATE_SUSPENDED, nodes=0, reason=reason)
         memory = replace(memory, progress=progress, gang={})
@@ -336,7 +335,7 @@ def follow(request: Request, memory: Memory, progress: Progress, seen: Observati
     if progress.suspended and not training.outcome:
         if not seen.fresh:
             return Step(memory=memory, report=report, actions=(Recount(),))
-        after = progresses.retire(progress, training, "it was resumed", seen.now, counted=False)
+        after = progress.retire(training, "it was resumed", seen.now, counted=False)
         return retire(request, after, seen)
     # A node that is not Ready for a moment has not lost its worker, unless the job has failed.
     known = seen.nodes if training.outcome == "Failed" else ()
@@ -346,7 +345,7 @@ def follow(request: Request, memory: Memory, progress: Progress, seen: Observati
             # The watch of the pods may lag behind the watch of the job.
             return Step(memory=memory, report=report, actions=(Recount(),))
         if ended.is_retryable and progress.restarts < request.max_restarts:
-            after = progresses.retire(progress, training, ended.reason, seen.now, counted=True)
+            after = progress.retire(training, ended.reason, seen.now, counted=True)
             return retire(request, after, seen)
         left = tuple(pod for pod in pods if is_live(pod) and not pod.deleting)
         # A node may have been launched for the second pod of a worker.
@@ -370,7 +369,7 @@ def _final_reason(request: Request, progress: Progress, ended: JobFailure) -> st
     if not progress.restarts:
         return ended.reason
     before = f", the last one because {progress.why}" if progress.why else ""
-    return f"{ended.reason}; after {progresses.describe_restarts(request, progress)}{before}"
+    return f"{ended.reason}; after {progress.describe_restarts(request)}{before}"
 
 
 def _report_reason(
@@ -394,7 +393,7 @@ def _report_reason(
         state,
         slowest_start(pods, memory.ordered) if running == nodes else "",
         first_stuck(pods, seen.now),
-        progresses.describe_restarts(request, memory.progress) if memory.progress else "",
+        memory.progress.describe_restarts(request) if memory.progress else "",
         block.deadline_warning(request, seen.now),
     )
 
@@ -446,7 +445,7 @@ def retire(request: Request, progress: Progress, seen: Observation) -> Step:
     """Remove the old training job and its pods before a restart, and hold the nodes that its workers leave."""
     candidate, old, left = request.candidate(progress.candidate), _old(progress, seen), workers(request, seen)
     memory, live = Memory(progress=progress), sum(map(is_live, left))
-    reason = f"{progresses.describe_restarts(request, progress)}: {progress.why}"
+    reason = f"{progress.describe_restarts(request)}: {progress.why}"
     report = replace(_make_report(names.STATE_RESTARTING, request, seen, reason, live), claims=0)
     is_late = seen.now >= progress.began + RETIRE_TIMEOUT_SECONDS
     if retired(progress, request, seen) or (is_late and not seen.fresh):

@@ -180,7 +180,7 @@ def test_restart_count_without_lease_is_read_from_job() -> None:
 def test_the_time_to_train_is_for_all_restarts_together() -> None:
     request = asked(maxRestarts=3, activeDeadlineSeconds=1000)
     progress = of(lost(request))
-    assert progresses.remaining_request(request, progress).active_deadline_seconds == 900
+    assert progress.remaining_request(request).active_deadline_seconds == 900
     again = dataclasses.replace(progress, retiring="", trained=995.0)
     memory = Memory(progress=again)
     step = state_machine.step(request, memory, seen([], LOSS, training=job(uid="t2", created=NOW - 1)))
