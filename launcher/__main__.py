@@ -107,7 +107,7 @@ def dry_run(request: Request, job: str) -> str:
 
     owner = Owner(name=job, uid="00000000-0000-0000-0000-000000000000")
     documents: list[JsonObject] = [{"request": asdict(request)}]
-    for index in range(request.candidates):
+    for index in range(request.candidate_count):
         candidate = request.candidate(index)
         pool = candidate.pool
         nodes = min(request.max_nodes, pool.max_nodes)

@@ -107,7 +107,7 @@ class Memory:
     gang: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def candidate(self) -> int:
+    def candidate_index(self) -> int:
         """Return the candidate whose pool the next observation must contain."""
         return self.progress.candidate if self.progress else 0
 

@@ -36,13 +36,13 @@ class RunLease(LeaderElector):
         }
         super().__init__(gateway.lease_store(), metadata, holder, clock, wall_clock)
         self.owner = owner
-        self._candidates = request.candidates
+        self._candidate_count = request.candidate_count
 
     def progress(self) -> Progress | None:
         """Return the progress in the Lease; None if there is none, or if it is invalid."""
         text = self.annotations.get(names.ANNOTATION_ATTEMPT)
         try:
-            return loads(text, self._candidates) if text else None
+            return loads(text, self._candidate_count) if text else None
         except ValueError as error:
             log.warning(
                 "Lease %s, annotation %s: %s; it must be an annotation of this version. The run starts from the"

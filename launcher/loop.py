@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from launcher import actions, backends, cost, manifests, state_machine
+from launcher import backends, cost, manifests, state_machine
 from launcher.actions import (
     Action,
     CreatePlaceholder,
@@ -26,6 +26,8 @@ from launcher.actions import (
     Retire,
     Start,
     batches,
+    is_news,
+    line,
 )
 from launcher.capacity import placeholders
 from launcher.gateway import Gateway
@@ -156,7 +158,7 @@ class Launcher:
         fresh = False
         while True:
             lease.keep(self._memory.progress)
-            index = self._memory.candidate
+            index = self._memory.candidate_index
             candidate = self.request.candidate(index)
             stopping = self.stopping.is_set()
             seen = self.gateway.observe(candidate, fresh=fresh or stopping)
@@ -182,7 +184,7 @@ class Launcher:
             code = self._apply(step.actions, seen, lease)
             if code is not None:
                 return code
-            if self._memory.candidate != index and step.report.state != names.STATE_PAUSING:
+            if self._memory.candidate_index != index and step.report.state != names.STATE_PAUSING:
                 self._record("Warning", "PoolGivenUp", step.report.reason)
             elif not kinds & {Recount, Start}:
                 return None
@@ -208,7 +210,7 @@ class Launcher:
         if noted is not None and noted != self._memory.progress:
             self._memory = Memory(progress=noted)
             self._meter.resume(noted.usage)
-        candidates = map(self.request.candidate, range(self.request.candidates))
+        candidates = map(self.request.candidate, range(self.request.candidate_count))
         lacking = dict.fromkeys(lack for each in candidates for lack in self.gateway.lacking(each))
         if not lacking:
             return None
@@ -222,12 +224,12 @@ class Launcher:
             f"another launcher, {lease.other}, launches run {self.request.run_id}: it holds and renews Lease"
             f" {self.request.namespace}/{self.request.lease}. Use another run id, or wait for its end"
         )
-        self.log_line(actions.line(self._empty_report(reason), self.clock() - self._began))
+        self.log_line(line(self._empty_report(reason), self.clock() - self._began))
         return names.EXIT_ALREADY_RUNNING
 
     def _apply(self, actions: tuple[Action, ...], seen: Observation, lease: RunLease) -> int | None:
         """Execute the actions in order. Return the exit code of `End`, else None."""
-        request = self.request.candidate(self._memory.candidate)
+        request = self.request.candidate(self._memory.candidate_index)
         for batch in batches(actions):
             lease.keep(self._memory.progress)
             match batch[0]:
@@ -308,12 +310,12 @@ class Launcher:
         last, self._last_report = self._last_report, news
         if news == last:
             return
-        line = actions.line(news, self.clock() - self._began)
-        if actions.is_news(news, self._last_printed):
+        text = line(news, self.clock() - self._began)
+        if is_news(news, self._last_printed):
             self._last_printed = news
-            self.log_line(line)
+            self.log_line(text)
         else:
-            log.debug("%s", line)
+            log.debug("%s", text)
         if last is not None and last.state == news.state:
             return
         kind, reason = _EVENT_REASONS[news.state]

@@ -93,7 +93,7 @@ class Metrics:
 
     def count_step(self, before: Memory, step: Step, seen: Observation) -> None:
         """Count a step from the memory `before` with this observation."""
-        candidate, report = self._request.candidate(before.candidate), step.report
+        candidate, report = self._request.candidate(before.candidate_index), step.report
         wanted = target(candidate, seen) if report.state in _ASKING else report.nodes
         pausing = report.state == names.STATE_PAUSING
         self._show_pool(candidate.pool.name, report.nodes, 0 if pausing else wanted)

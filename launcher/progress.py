@@ -146,7 +146,7 @@ class Progress:
             None if there is no further attempt, or if no candidate can ever have MIN nodes.
         """
         failures = (*self.failures, failure)
-        if self.candidate + 1 < request.candidates:
+        if self.candidate + 1 < request.candidate_count:
             return replace(self, candidate=self.candidate + 1, began=now, failures=failures)
         if self.attempt < request.attempts and not is_impossible(failures):
             pause = request.retry_seconds * (1 + jitter * (_LONGEST_STRETCH - 1))
@@ -233,7 +233,7 @@ def dumps(progress: Progress) -> str:
     return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
 
 
-def loads(text: str, candidates: int) -> Progress:
+def loads(text: str, candidate_count: int) -> Progress:
     """Return the progress that `dumps` wrote for a run with this number of candidates.
 
     Raises:
@@ -246,9 +246,9 @@ def loads(text: str, candidates: int) -> Progress:
         values["usage"] = _build(Usage, values["usage"])
         values["pause_until"] = values.pop(_PAUSE_KEY, None)
         progress: Progress = _build(Progress, values)
-        if progress.attempt >= 1 and progress.candidate < candidates:
+        if progress.attempt >= 1 and progress.candidate < candidate_count:
             return progress
-    raise ValueError(f"{text[:200]!r} is no progress of a run with {candidates} candidates")
+    raise ValueError(f"{text[:200]!r} is no progress of a run with {candidate_count} candidates")
 
 
 def _build(kind: Any, values: Any) -> Any:

@@ -196,7 +196,7 @@ class Request(NodeRequest):
     backend: str = names.BACKEND_PYTORCHJOB
 
     @property
-    def candidates(self) -> int:
+    def candidate_count(self) -> int:
         """The number of candidate pools."""
         return 1 + len(self.fallbacks)
 

@@ -65,7 +65,7 @@ def step(request: Request, memory: Memory, seen: Observation, jitter: float = 0.
 
     Args:
         memory: The memory of the last step.
-        seen: The observation, with the pool of `memory.candidate`.
+        seen: The observation, with the pool of `memory.candidate_index`.
         jitter: A random number from 0 to below 1.
     """
     progress = initial_progress(seen.now)
@@ -111,7 +111,7 @@ def stop(request: Request, memory: Memory, seen: Observation) -> tuple[Action, .
     """
     gone: tuple[Action, ...] = remove(placeholders(request, seen))
     if seen.training is None and memory.progress is not None:
-        candidate = request.candidate(memory.candidate)
+        candidate = request.candidate(memory.candidate_index)
         gone = (*gone, *node_release.unneeded(candidate, seen, since=memory.progress.since))
     return (*gone, End(code=names.EXIT_STOPPED, reason="stopped by a signal"))
 
@@ -161,7 +161,7 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
                 return replace(step, actions=(Recount(),))
             if code == names.EXIT_BELOW_MINIMUM:
                 # One of several failures gets a short message.
-                parts = {"maximum": 1} if request.candidates > 1 else {}
+                parts = {"maximum": 1} if request.candidate_count > 1 else {}
                 reason = f"{reason}: {shortfall(candidate, seen, counted, began, **parts)}"
             failure = Failure(pool=candidate.pool.name, code=code, reason=reason)
             return _fail(request, step, progress, failure, seen, jitter)
@@ -261,7 +261,7 @@ def pause(request: Request, progress: Progress, seen: Observation) -> Step:
 def _placed(request: Request, progress: Progress) -> str:
     """Return the prefix of a reason: restart, attempt and pool, each only if there are several."""
     attempt = f"attempt {progress.attempt} of {request.attempts}" if request.attempts > 1 else ""
-    pool = f"pool {request.candidate(progress.candidate).pool.name}" if request.candidates > 1 else ""
+    pool = f"pool {request.candidate(progress.candidate).pool.name}" if request.candidate_count > 1 else ""
     restarts = progress.describe_restarts(request)
     where = ", ".join(part for part in (restarts, attempt, pool) if part)
     return f"{where}: " if where else ""
@@ -275,7 +275,7 @@ def _paused(request: Request, progress: Progress) -> str:
 def _failures(request: Request, progress: Progress, attempts: int) -> str:
     """Return why an attempt failed: the reason of each candidate, and the idle node-seconds."""
     reasons = [
-        f"pool {failure.pool}: {failure.reason}" if request.candidates > 1 else failure.reason
+        f"pool {failure.pool}: {failure.reason}" if request.candidate_count > 1 else failure.reason
         for failure in progress.failures
     ]
     tried = f"after {attempts} of {request.attempts} attempts: " if request.attempts > 1 else ""

@@ -237,8 +237,8 @@ def test_unneeded_are_deleted_before_next_pool() -> None:
     request = asked(fallbacks=[fallback()])
     step = cut_short(request, cluster([starting("new")], []))
     assert released(step) == ["new"]
-    assert step.memory.candidate == 0
-    assert state_machine.step(request, step.memory, cluster([], [])).memory.candidate == 1
+    assert step.memory.candidate_index == 0
+    assert state_machine.step(request, step.memory, cluster([], [])).memory.candidate_index == 1
 
 
 def test_unneeded_at_submit_are_deleted(patient: Request) -> None:

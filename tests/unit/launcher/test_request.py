@@ -127,7 +127,7 @@ def test_candidates_are_the_pool_and_then_each_fallback(document: dict[str, Any]
         fallback(name="third", nodeSelector={"karpenter.sh/nodepool": "third"}),
     ]
     request = parse_request({"TRAINYARD_REQUEST": json.dumps(document)})
-    found = [request.candidate(index) for index in range(request.candidates)]
+    found = [request.candidate(index) for index in range(request.candidate_count)]
     assert [one.pool.name for one in found] == ["small", "large", "third"]
     assert [one.worker.cpu for one in found] == ["40", "80", "80"]
     assert [one.deadline_seconds for one in found] == [300, 120, 120]

@@ -121,7 +121,7 @@ def test_the_next_pool_is_tried_at_once_and_named() -> None:
         request, Memory(progress=LATE), seen([node("a")], [placeholder(request, 0, "a")])
     )
     assert step.actions == (Remove(name="hold-r1-0", uid="uid-0"),)
-    assert (of(step).candidate, of(step).began, step.memory.candidate) == (1, NOW, 1)
+    assert (of(step).candidate, of(step).began, step.memory.candidate_index) == (1, NOW, 1)
     assert step.report.reason == (
         "pool small: 1 of at least 2 nodes after 300 s: waiting for Karpenter; pool large is tried next"
     )

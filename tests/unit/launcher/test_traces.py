@@ -94,7 +94,7 @@ def test_trace_submits_once_per_restart(traces: list[Trace]) -> None:
 
 def test_a_wait_ends_at_its_deadline_and_not_before(traces: list[Trace]) -> None:
     once = [trace for trace in traces if trace.submits == 0]
-    plain = [trace for trace in once if trace.request.candidates == trace.request.attempts == 1]
+    plain = [trace for trace in once if trace.request.candidate_count == trace.request.attempts == 1]
     ended = [trace for trace in plain if trace.kills == 0 and trace.code == names.EXIT_BELOW_MINIMUM]
     assert len(ended) > 5, counts(traces)
     for trace in ended:

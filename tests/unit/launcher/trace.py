@@ -84,7 +84,7 @@ class Trace:
     def progress(self) -> progress.Progress | None:
         """What the Lease says of how far the run is."""
         text = stored_progress(self.lease_) if self.lease_ is not None else ""
-        return _read(text, self.request.candidates) if text else None
+        return _read(text, self.request.candidate_count) if text else None
 
     def wrong(self, what: str) -> None:
         self.world.wrongs.append(f"{what} at {self.world.now - EPOCH:.0f} s")
@@ -147,7 +147,7 @@ class Trace:
         if left:
             self.wrong(f"{left} left behind")
         if self.code == names.EXIT_BELOW_MINIMUM:
-            pool = self.request.candidate(self.request.candidates - 1).pool.name
+            pool = self.request.candidate(self.request.candidate_count - 1).pool.name
             machines = [one for one in self.world.machines.values() if one.pool == pool]
             usable = sum(one.usable(self.world.now) for one in machines)
             if usable >= self.request.min_nodes:

@@ -106,7 +106,7 @@ class World:
         self.fate = random.Random(f"fate of {self.seed}")  # noqa: S311
         choose = self.random.choice
         self.pools: dict[str, PoolTruth] = {}
-        for index in range(self.request.candidates):
+        for index in range(self.request.candidate_count):
             pool = self.request.candidate(index).pool
             self.pools[pool.name] = PoolTruth(
                 limit=choose([1, 2, 3, 4, 4, 4, 6]),
