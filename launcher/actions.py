@@ -10,6 +10,7 @@ from itertools import groupby
 
 from launcher.observe import Pod
 from launcher.progress import Progress
+from trainyard.k8s import names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,11 @@ class End:
 
     code: int
     reason: str
+
+    @property
+    def state(self) -> str:
+        """The last state of the run."""
+        return names.STATE_SUCCEEDED if self.code == names.EXIT_SUCCEEDED else names.STATE_FAILED
 
 
 Action = CreatePlaceholder | Remove | ReleaseNode | Recount | Start | Retire | End

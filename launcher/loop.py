@@ -52,6 +52,7 @@ UNAVAILABLE_SECONDS = 600.0
 # Errors (Conflict, Gone) after which the same step may succeed.
 _RETRYABLE = frozenset({409, 410})
 
+_END_STATES = (names.STATE_SUCCEEDED, names.STATE_FAILED)
 _EVENT_REASONS = {
     names.STATE_WAITING: ("Normal", "WaitingForNodes"),
     names.STATE_HOLDING: ("Normal", "HoldingForMoreNodes"),
@@ -179,8 +180,7 @@ class Launcher:
             kinds = {type(action) for action in step.actions}
             fresh = Recount in kinds
             if not fresh:  # a recount may change the report
-                reason = self._with_usage(step.report.reason) if End in kinds else step.report.reason
-                self._report(replace(step.report, reason=reason))
+                self._report(step.report)
             code = self._apply(step.actions, seen, lease)
             if code is not None:
                 return code
@@ -276,18 +276,13 @@ class Launcher:
         )
 
     def _end(self, end: End) -> int:
-        state = names.STATE_SUCCEEDED if end.code == names.EXIT_SUCCEEDED else names.STATE_FAILED
         last = self._last_report or self._empty_report()
-        self._report(replace(last, state=state, reason=self._with_usage(end.reason)))
+        self._report(replace(last, state=end.state, reason=end.reason))
         self._annotate()
         return end.code
 
     def _empty_report(self, reason: str = "") -> Report:
         return Report(state=names.STATE_FAILED, nodes=0, of=self.request.max_nodes, claims=0, reason=reason)
-
-    def _with_usage(self, reason: str) -> str:
-        used = self._meter.usage.describe()
-        return f"{reason}; {used}" if used else reason
 
     def _annotate(self) -> None:
         """Write the usage on the training job, if it exists, the Lease is held, and the API server allows it."""
@@ -303,10 +298,12 @@ class Launcher:
             log.warning("no usage written on %s: %s", self.request.training_job, error)
 
     def _report(self, news: Report) -> None:
-        """Print a report with news, and record an Event when the state changes.
+        """Print a report with news, and record an Event when the state changes. The last report has the usage.
 
         A report that differs only in counts or names is a debug line.
         """
+        used = self._meter.usage.describe() if news.state in _END_STATES else ""
+        news = replace(news, reason=f"{news.reason}; {used}") if used else news
         last, self._last_report = self._last_report, news
         if news == last:
             return

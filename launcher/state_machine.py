@@ -298,12 +298,12 @@ def _make_report(state: str, request: Request, seen: Observation, reason: str, n
 def follow(request: Request, memory: Memory, progress: Progress, seen: Observation) -> Step:
     """Follow a training job that exists, or existed at the last step."""
     training, placeholders_now, job = seen.training, placeholders(request, seen), _job(request)
-    report = _make_report(names.STATE_FAILED, request, seen, "")
+    report = _make_report(names.STATE_FOLLOWING, request, seen, "")
 
     def end(code: int, reason: str, also: tuple[Action, ...] = ()) -> Step:
-        state = names.STATE_SUCCEEDED if code == names.EXIT_SUCCEEDED else names.STATE_FAILED
-        actions: tuple[Action, ...] = (*remove(placeholders_now), *also, End(code=code, reason=reason))
-        return Step(memory=memory, report=replace(report, state=state, reason=reason), actions=actions)
+        last = End(code=code, reason=reason)
+        actions: tuple[Action, ...] = (*remove(placeholders_now), *also, last)
+        return Step(memory=memory, report=replace(report, state=last.state, reason=reason), actions=actions)
 
     if training is None:
         return end(names.EXIT_TRAINING_FAILED, f"{job} was deleted")
@@ -317,7 +317,7 @@ def follow(request: Request, memory: Memory, progress: Progress, seen: Observati
     candidate = progress.remaining_request(request)
     pods = workers(request, seen)
     training = backends.of(request).settle(training, pods)
-    report = replace(report, state=names.STATE_FOLLOWING, nodes=training.nodes, of=training.nodes)
+    report = replace(report, nodes=training.nodes, of=training.nodes)
     if training.outcome == "Succeeded":
         restarts = progress.describe_restarts(request)
         reason = f"trained on {count_of(training.nodes, 'node')}" + (f" ({restarts})" if restarts else "")
