@@ -154,7 +154,6 @@ def substance(reason: str) -> set[str]:
 
 
 def _without_numbers(part: str) -> str:
-    part = re.sub(r"(NodeClaims? starting):.*", r"\1", part)  # of an earlier version
     part = re.sub(r"\bare\b", "is", re.sub(r"(starting) \([^:)]*", r"\1 (", part))
     part = _WORKERS.sub("WORKERS", part)
     part = re.sub(r"\d+(\.\d+)?", "#", _OBJECT_NAME.sub("NAME", part))

@@ -14,10 +14,8 @@ from trainyard.k8s import names
 
 # Jitter makes a pause up to 20 % longer.
 _LONGEST_STRETCH = 1.2
-# A larger number in a Lease is none of ours: times are seconds since the epoch.
+# A larger number in a Lease is not valid: times are seconds since the epoch.
 _MAX_NUMBER: Final = 10**12
-# The name of `pause_until` in a Lease. A launcher of another version reads it, too.
-_PAUSE_KEY: Final = "resumes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,9 +226,7 @@ def is_impossible(failures: tuple[Failure, ...]) -> bool:
 
 def dumps(progress: Progress) -> str:
     """Return the progress as one line of JSON."""
-    values = asdict(progress)
-    values[_PAUSE_KEY] = values.pop("pause_until")
-    return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(asdict(progress), separators=(",", ":"), ensure_ascii=False)
 
 
 def loads(text: str, candidate_count: int) -> Progress:
@@ -239,16 +235,15 @@ def loads(text: str, candidate_count: int) -> Progress:
     Raises:
         ValueError: The text is something else.
     """
-    with suppress(ValueError, KeyError, TypeError, RecursionError):
+    with suppress(ValueError, KeyError, TypeError):
         values = json.loads(text)
         values["failures"] = tuple(_build(Failure, failure) for failure in values["failures"])
         values["released"] = tuple(_build(Loss, loss) for loss in values["released"])
         values["usage"] = _build(Usage, values["usage"])
-        values["pause_until"] = values.pop(_PAUSE_KEY, None)
         progress: Progress = _build(Progress, values)
         if progress.attempt >= 1 and progress.candidate < candidate_count:
             return progress
-    raise ValueError(f"{text[:200]!r} is no progress of a run with {candidate_count} candidates")
+    raise ValueError(f"{text[:200]!r} is not the progress of a run with {candidate_count} candidates")
 
 
 def _build(kind: Any, values: Any) -> Any:

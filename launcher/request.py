@@ -236,9 +236,8 @@ def parse_request(environment: Mapping[str, str]) -> Request:
         raise RequestError([f"{names.ENV_REQUEST} is not set; it must be the request of a run as JSON"])
     try:
         document = json.loads(text)
-    # RecursionError: deeply nested lists.
-    except (ValueError, RecursionError) as error:
-        raise RequestError([f"{names.ENV_REQUEST} is no JSON: {error}"]) from None
+    except ValueError as error:
+        raise RequestError([f"{names.ENV_REQUEST} is not JSON: {error}"]) from None
     problems: list[str] = []
     if isinstance(document, dict):
         for key, name in (("minNodes", names.ENV_MIN_NODES), ("maxNodes", names.ENV_MAX_NODES)):

@@ -467,6 +467,5 @@ def retire(request: Request, progress: Progress, seen: Observation) -> Step:
     if old is None:  # a TrainJob is deleted in the background, so its pods outlive it
         actions += remove(tuple(pod for pod in left if not pod.deleting))
     nodes = progress.retiring_nodes if old is None else old.nodes
-    if nodes:  # an earlier version has not stored it
-        actions += hold_nodes(candidate, seen, progress, max(0, nodes - live))
+    actions += hold_nodes(candidate, seen, progress, max(0, nodes - live))
     return Step(memory=memory, report=report, actions=tuple(actions))

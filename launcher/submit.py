@@ -28,7 +28,7 @@ def read_manifest(text: str) -> dict[str, Any]:
         job: dict[str, Any] = json.loads(text)
         (container,) = job["spec"]["template"]["spec"]["containers"]
         is_launcher_job = job["kind"] == "Job" and job["metadata"]["namespace"] and container["env"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         is_launcher_job = False
     if not is_launcher_job:
         raise ManifestError("the manifest is not a Job; it must be the stack's output launcherManifest")

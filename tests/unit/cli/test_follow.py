@@ -174,7 +174,7 @@ FAILED = {
 def test_failed_run_reports_last_launcher_reason() -> None:
     log = "".join(
         line(Report(state=state, nodes=0, of=4, claims=0, reason=reason), 7.0) + "\n"
-        for state, reason in (("waiting", "4 NodeClaims starting"), ("failed", 'no "p5" in us-west-2b'))
+        for state, reason in (("waiting", "4 nodes are starting"), ("failed", 'no "p5" in us-west-2b'))
     )
     result = follower(Answers({"launch": log}, [FAILED]), []).follow(*RUN)
     assert (result.succeeded, result.message) == (False, 'no "p5" in us-west-2b')

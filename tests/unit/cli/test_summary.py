@@ -197,8 +197,8 @@ def test_launcher_state_is_shown_when_it_changes_in_substance() -> None:
     waiting = launcher(
         "waiting",
         "4 placeholders wait for a node",
-        "4 NodeClaims starting: small-5mdnz, small-7qrfq, small-abcde, small-zc6k2",
-        "1 NodeClaim starting: small-5mdnz; 1 placeholder waits for a node",
+        "4 nodes are starting (small-5mdnz, small-7qrfq, small-abcde, small-zc6k2)",
+        "1 node is starting (small-5mdnz); 1 placeholder waits for a node",
         "3 nodes: not initialized; 1 placeholder waits for a node",
         "1 node: not initialized",
         "node ip-10-64-64-5.us-west-2.compute.internal: taint a; 1 node: not initialized",

@@ -140,7 +140,7 @@ def test_lease_unreadable_progress_warns_and_starts_again(
     other = run_lease(api, "pod-b", clock)
     other.take()
     assert other.progress() is None
-    assert "annotation trainyard.dev/attempt: 'second' is no progress of a run" in caplog.text
+    assert "annotation trainyard.dev/attempt: 'second' is not the progress of a run" in caplog.text
 
 
 def test_run_without_renewal_does_nothing(api: FakeApi) -> None:

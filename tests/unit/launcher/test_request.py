@@ -111,7 +111,7 @@ def test_request_wrong_value_is_refused(
     [
         ("", "is not set"),
         ("[]", "is []; it must be an object"),
-        *((text, "is no JSON: ") for text in ("[" * 100_000, '{"a": 1' + "0" * 5000 + "}", "{'a': 1}", "\0")),
+        *((text, "is not JSON: ") for text in ('{"a": 1' + "0" * 5000 + "}", "{'a': 1}", "\0")),
     ],
 )
 def test_what_is_no_request_is_one_line(text: str, expected: str) -> None:

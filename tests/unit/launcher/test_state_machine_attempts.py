@@ -205,7 +205,7 @@ def test_progress_survives_as_one_line_of_json() -> None:
     )
     text = progresses.dumps(progress)
     assert "\n" not in text
-    assert json.loads(text)["resumes"] == NOW + 240.5, "the key of earlier versions"
+    assert json.loads(text)["pause_until"] == NOW + 240.5
     assert dataclasses.asdict(progresses.loads(text, 2)) == dataclasses.asdict(progress)
     plain = initial_progress(NOW)
     assert progresses.loads(progresses.dumps(plain), 1) == plain
@@ -215,7 +215,7 @@ def test_progress_survives_as_one_line_of_json() -> None:
     "text", ["", "{", "[]", "{}", '{"attempt": "x"}', progresses.dumps(initial_progress(1.0)) + "x"]
 )
 def test_what_is_no_progress_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no progress of a run"):
+    with pytest.raises(ValueError, match="is not the progress of a run"):
         progresses.loads(text, 1)
 
 
@@ -239,7 +239,7 @@ def test_what_is_no_progress_is_refused(text: str) -> None:
 )
 def test_progress_with_a_wrong_type_is_refused(field: str, value: object) -> None:
     values = {**json.loads(progresses.dumps(initial_progress(NOW))), field: value}
-    with pytest.raises(ValueError, match="is no progress of a run"):
+    with pytest.raises(ValueError, match="is not the progress of a run"):
         progresses.loads(json.dumps(values), 1)
 
 
