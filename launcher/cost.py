@@ -59,9 +59,8 @@ Price = Callable[[Offering], float | None]
 """Returns the price of an offering in USD per hour; None if it is not known."""
 
 
-def unknown(offering: Offering) -> None:
+def unknown(_offering: Offering) -> None:
     """Return no price."""
-    del offering
 
 
 def to_annotations(usage: Usage) -> dict[str, str]:

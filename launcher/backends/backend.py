@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.manifests import JsonObject, Owner
 from launcher.observe import Pod, Training
 from launcher.request import Request
-
-
-def unchanged(training: Training, pods: tuple[Pod, ...]) -> Training:
-    """Return the job unchanged, with the outcome from its status."""
-    del pods
-    return training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +27,8 @@ class Backend:
         build: Returns the job for exactly this number of nodes, for this reason, after this number of earlier jobs of
             the run. It has no owner, so that it continues when the launcher's Job is deleted.
         parse: Converts a job of the run with this id.
-        settle: Returns the job with the outcome from its workers, which may be known before its status has it.
+        settle: Returns the job with the outcome from its workers, which may be known before its status has it. By
+            default, the job with the outcome from its status.
         runtime: Returns the object that must exist before the job of this number of nodes, after this number of earlier
             jobs. The launcher's Job owns it. None if there is no such object.
         runtime_unseen: A part of the refusal of a job whose runtime the operator has not seen yet.
@@ -49,7 +44,7 @@ class Backend:
     build: Callable[[Request, int, str, int], JsonObject]
     parse: Callable[[Mapping[str, Any], str], Training]
     propagation: str = "Foreground"
-    settle: Callable[[Training, tuple[Pod, ...]], Training] = unchanged
+    settle: Callable[[Training, tuple[Pod, ...]], Training] = field(default=lambda training, _pods: training)
     runtime: Callable[[Request, int, int, Owner], JsonObject] | None = None
     runtime_unseen: str | None = None
 

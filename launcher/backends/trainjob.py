@@ -2,10 +2,9 @@
 
 A TrainJob creates a JobSet, which creates one Indexed Job with a pod per node. The pod template is in a
 TrainingRuntime. The launcher writes one for each job, because a TrainJob alone can't set the priority class, the
-resources and the init containers of its pods. Trainer
-copies the runtime when it first sees the TrainJob (pkg/runtime/core/snapshot.go). Its torch plugin sets PET_NNODES,
-PET_NPROC_PER_NODE, PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT (pkg/runtime/framework/plugins/torch/torch.go).
-It has no elastic jobs.
+resources and the init containers of its pods. Trainer copies the runtime when it first sees the TrainJob
+(pkg/runtime/core/snapshot.go). Its torch plugin sets PET_NNODES, PET_NPROC_PER_NODE, PET_NODE_RANK, PET_MASTER_ADDR and
+PET_MASTER_PORT (pkg/runtime/framework/plugins/torch/torch.go). It has no elastic jobs.
 """
 
 from __future__ import annotations
