@@ -107,7 +107,7 @@ def _drop_handled(lines: list[str]) -> list[str]:
 
 
 def _is_ordinary(line: str) -> bool:
-    """Return whether a line is no part of a stack trace, and none of torchrun's or the trainer's last lines."""
+    """Return whether a line belongs neither to a stack trace nor to the last lines of torchrun or the trainer."""
     is_frame = line[:1].isspace() or line.startswith(("|", "+", "frame #"))
     return bool(line) and not (is_frame or TORCHRUN_LOG.match(line) or line.startswith(_TRAINER_SUMMARY))
 
