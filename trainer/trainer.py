@@ -300,7 +300,7 @@ class Trainer:
     def _enter_phase(self, phase: str, compiles: bool) -> None:
         """Set the timeouts of a phase in all processes: those that do not compile wait for those that do."""
         long = compiles and (self._compiled or self._first)
-        self.watch.enter(phase, long=compiles)
+        self.watch.enter(phase, long=long)
         config = self.config
         set_timeouts(config.start_timeout_seconds if long else config.timeout_seconds, self.stop.groups)
 

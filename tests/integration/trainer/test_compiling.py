@@ -48,10 +48,10 @@ def group(tmp_path: Path) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def create_compiled_trainer(config: Config, watch: RecordingWatch, stop: Stop) -> Trainer:
-    """Create a trainer of this process only, with compilation."""
-    device, data = torch.device("cpu"), load("digits")
-    return Trainer(config, ALONE, device, FP32, data, stop, cast(Watch, watch), compiled=True)
+def create_trainer(config: Config, watch: RecordingWatch, *, compiled: bool = True) -> Trainer:
+    """Create a trainer of this process only."""
+    stop, data = Stop(patience=20, phase=lambda: ""), load("digits")
+    return Trainer(config, ALONE, CPU, FP32, data, stop, cast(Watch, watch), compiled=compiled)
 
 
 @pytest.mark.usefixtures("group")
@@ -69,9 +69,8 @@ def test_each_batch_size_compiles_once_with_the_long_limit(
     monkeypatch.setattr("trainer.trainer.set_timeouts", lambda limit, _groups: timeouts.append(limit))
     torch._dynamo.reset()
     config = Config(compile="yes", epochs=3, batch_size=400, timeout_seconds=5, start_timeout_seconds=500)
-    watch, stop = RecordingWatch(), Stop(patience=20, phase=lambda: "")
-    trainer = create_compiled_trainer(config, watch, stop)
-    assert trainer.run(Observer())
+    watch = RecordingWatch()
+    assert create_trainer(config, watch).run(Observer())
     first_epoch = [
         ("compiling and the first step", True),  # 400 samples
         ("training", False),
@@ -84,6 +83,18 @@ def test_each_batch_size_compiles_once_with_the_long_limit(
     assert watch.entered == first_epoch + later
     assert graphs == [1, 3, 5], "each compilation is in a phase with the long limit"
     assert timeouts == [5, 500, 5, 500, 5] + [5] * 4
+
+
+@pytest.mark.usefixtures("group")
+def test_uncompiled_evaluation_has_the_short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    timeouts: list[float] = []
+    monkeypatch.setattr("trainer.trainer.set_timeouts", lambda limit, _groups: timeouts.append(limit))
+    config = Config(epochs=1, batch_size=400, timeout_seconds=5, start_timeout_seconds=500)
+    watch = RecordingWatch()
+    assert create_trainer(config, watch, compiled=False).run(Observer())
+    short = [("training", False), ("evaluation", False), ("training", False)]
+    assert watch.entered == [("compiling and the first step", True), *short]
+    assert timeouts == [5, 5, 5]
 
 
 @pytest.mark.usefixtures("group")
@@ -111,9 +122,7 @@ def test_model_that_cannot_be_compiled_ends_with_its_cause(monkeypatch: pytest.M
 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=broken))
     torch._dynamo.reset()
-    trainer = create_compiled_trainer(
-        Config(compile="yes"), RecordingWatch(), Stop(patience=20, phase=lambda: "")
-    )
+    trainer = create_trainer(Config(compile="yes"), RecordingWatch())
     with (
         pytest.raises(TrainerError, match="no kernel for this") as error,
         parallel.report_compile_errors(),
