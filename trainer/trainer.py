@@ -151,15 +151,13 @@ class Trainer:
             bucket_megabytes=config.bucket_megabytes,
         )
         self.cursor = Cursor(workload.train_samples, config.seed, config.batch_size)
-        self.steps = config.steps or config.epochs * self.cursor.steps_per_epoch
-        self.recipe = recipe(config, workload.unit, self.steps)
+        self.resume(0, 0)
         self.optimizer = make(self.model, self.recipe, device)
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision.scaled)
         # FSDP2 has its own precision, which `distribute` has set.
         self._casting = precision if not sharded else FP32
         self._bad_losses = 0  # infinite or NaN, in a row
-        self.reached = Reached(0, 0)
-        self._first, self._has_evaluated = True, False
+        self._has_evaluated = False
         # Step sizes (samples of all processes) that are compiled. The last step of an epoch has another size.
         self._sizes: set[int] = set()
 
@@ -173,20 +171,26 @@ class Trainer:
 
     def resume(self, step: int, position: int) -> None:
         """Continue from a checkpoint. The rest of the epochs is counted in steps of the current batch size."""
-        self.reached = Reached(step, position)
-        if self.config.steps is None:
-            left = max(0, self.config.epochs * self.cursor.samples - position)
-            in_epoch = math.ceil(left % self.cursor.samples / self.config.batch_size)
-            self.steps = step + in_epoch + left // self.cursor.samples * self.cursor.steps_per_epoch
-            self.recipe = recipe(self.config, self.workload.unit, self.steps)
+        config, samples = self.config, self.cursor.samples
+        self.reached, self._start = Reached(step, position), step
+        epochs, rest = divmod(max(0, config.epochs * samples - position), samples)
+        left = math.ceil(rest / config.batch_size) + epochs * self.cursor.steps_per_epoch
+        self.steps = config.steps or step + left
+        self.recipe = recipe(config, self.workload.unit, self.steps)
+
+    @property
+    def _is_first_step(self) -> bool:
+        """Whether the next step is the first one of this process. It compiles, and allocates memory."""
+        return self.step == self._start
 
     def run(self, observer: Observer, steps: int | None = None) -> bool:
         """Train to the end, or `steps` more steps. Return False if all processes agreed to stop earlier."""
-        self.watch.enter("compiling and the first step" if self._first else "training", long=self._first)
+        is_first = self._is_first_step
+        self.watch.enter("compiling and the first step" if is_first else "training", long=is_first)
         if self._is_evaluation_due() and not self._evaluate(observer):
             return False
         count = self.steps - self.step if steps is None else steps
-        if self._first and count > 0 and self.world.size > 2:
+        if is_first and count > 0 and self.world.size > 2:
             self._lay_out_buckets()
         source = training_steps(
             self.workload, self.cursor, self.world, self._micro_batch, self.position, count
@@ -197,7 +201,6 @@ class Trainer:
             for step in steps_ahead:
                 if self.stop.agreed():
                     return False
-                is_first = self._first
                 with self._compiling(step.samples):
                     sums = self._train_step(step, clock)
                 if sums is None:
@@ -207,7 +210,7 @@ class Trainer:
                 observer.stepped(self)
                 if self.checkpointer is not None:
                     clock.stall(self.checkpointer.save_if_due())
-                if is_first:  # it compiles and allocates memory, so it does not count as speed
+                if self.step == self._start + 1:  # the first step does not count as speed
                     clock.lap()
                 if self.step % self.config.log_every == 0:
                     self._log(observer, step.epoch, window, clock)
@@ -294,12 +297,12 @@ class Trainer:
         observer.evaluated(self, result)
         if not math.isfinite(result.loss):
             self.check_weights()
-        self._enter_phase("training", compiles=self._first)
+        self._enter_phase("training", compiles=self._is_first_step)
         return True
 
     def _enter_phase(self, phase: str, compiles: bool) -> None:
         """Set the timeouts of a phase in all processes: those that do not compile wait for those that do."""
-        long = compiles and (self._compiled or self._first)
+        long = compiles and (self._compiled or self._is_first_step)
         self.watch.enter(phase, long=long)
         config = self.config
         set_timeouts(config.start_timeout_seconds if long else config.timeout_seconds, self.stop.groups)
@@ -378,8 +381,8 @@ class Trainer:
 
         `samples` are those of all processes, which all know: one of them may have a share of a new size.
         """
-        compiles = self._first or (self._compiled and samples not in self._sizes)
-        if compiles and not self._first:
+        compiles = self._is_first_step or (self._compiled and samples not in self._sizes)
+        if compiles and not self._is_first_step:
             self._enter_phase("compiling for steps of another size", compiles=True)
         before = self.step
         yield
@@ -387,9 +390,7 @@ class Trainer:
             self._sizes.add(samples)
             if self._compiled:  # the short timeouts begin when all processes have compiled
                 self.sum(torch.zeros(1, device=self.device)).item()
-            if self._first:
-                self._first = False
-                self.stop.set_unsaved_work(True)
+            self.stop.set_unsaved_work(True)
             self._enter_phase("training", compiles=False)
         self.watch.beat()
 
@@ -418,7 +419,7 @@ class Trainer:
                     loss, sums = self.model(inputs, targets)
                 self.scaler.scale(loss * scale).backward()
             total += sums
-        if self._first:
+        if self._is_first_step:
             self._check_gradients()
         if self.recipe.gradient_clip:
             self.scaler.unscale_(self.optimizer)
