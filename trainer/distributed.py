@@ -16,7 +16,7 @@ from torch.distributed.rendezvous import rendezvous
 from trainer.config import Config
 from trainer.consistency import WAIT_SECONDS, check_equal, common_settings, show
 from trainer.contract import Exit, TrainerError
-from trainer.failure_broadcast import failure_message, shared
+from trainer.failure_broadcast import AgreedError, failure_message, shared
 from trainer.hang import timeout
 from trainer.world import World, check_batch, check_expected, check_restarts, describe_expected
 
@@ -97,17 +97,13 @@ def new_group(limit: timedelta) -> dist.ProcessGroup:
     return group
 
 
-class OwnError(TrainerError):
-    """An error of `together` in the process that prints it for all processes with an error."""
-
-
 def together(work: Callable[[], T], device: torch.device) -> T:
     """Do `work` in every process. If it fails in one, all processes raise an error with its exit code.
 
     Other exceptions than TrainerError end this process, and the others lose the connection.
 
     Raises:
-        OwnError: In the first process by rank in which `work` failed.
+        AgreedError: In the first process by rank in which `work` failed.
         TrainerError: In all other processes; it names that process.
     """
     result, failure = None, None
@@ -125,10 +121,9 @@ def together(work: Callable[[], T], device: torch.device) -> T:
         # Otherwise the threads of the group may outlive the interpreter, which aborts the process with a signal.
         dist.destroy_process_group()
         if failure is not None and rank == first:
-            raise OwnError(failure.code, str(failure)) from failure
+            raise AgreedError(failure.code, str(failure)) from failure
         raise TrainerError(worst, failure_message(first))
-    assert result is not None  # noqa: S101 - no failure, so `work` returned
-    return result
+    return cast(T, result)
 
 
 def gather_objects(own: T, group: dist.ProcessGroup | None = None) -> list[T]:

@@ -39,8 +39,12 @@ class SharedError(TrainerError):
     """An error that all processes raise. Rank 0 prints it, and it is not broadcast."""
 
 
-class LoneError(TrainerError):
-    """An error of this process alone. It must be broadcast to the others."""
+class AgreedError(TrainerError):
+    """An error of this process, which the others know (`trainer.distributed.together`). This process prints it."""
+
+
+class LocalError(TrainerError):
+    """An error of this process, which the others do not know. This process prints and broadcasts it."""
 
 
 @contextmanager
@@ -54,13 +58,13 @@ def shared() -> Iterator[None]:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Raise errors of the body, which the other processes do not know, as LoneError, except SharedError."""
+    """Raise errors of the body, which the other processes do not know, as LocalError, except SharedError."""
     try:
         yield
     except SharedError:
         raise
     except TrainerError as error:
-        raise LoneError(error.code, str(error)) from error
+        raise LocalError(error.code, str(error)) from error
 
 
 class FailureBroadcast:

@@ -31,8 +31,16 @@ from trainer import contract, hang
 from trainer.config import Config
 from trainer.consistency import check_equal, describe_workload, show
 from trainer.contract import Exit, TrainerError
-from trainer.distributed import OwnError, init_distributed, together
-from trainer.failure_broadcast import FailureBroadcast, LoneError, SharedError, alone, failure_message, shared
+from trainer.distributed import init_distributed, together
+from trainer.failure_broadcast import (
+    AgreedError,
+    FailureBroadcast,
+    LocalError,
+    SharedError,
+    alone,
+    failure_message,
+    shared,
+)
 from trainer.hang import Watch
 from trainer.metrics.hub import Metrics, open_metrics
 from trainer.metrics.throughput import Goodput, peak
@@ -78,7 +86,7 @@ def run(
         )
     # Check before the training that the model can be saved after it.
     if (uri := config.model_uri) is not None:
-        together(lambda: probe(uri, config.run_id) if world.rank == 0 else uri, device)
+        together(lambda: probe(uri, config.run_id) if world.rank == 0 else None, device)
     workload: Workload = together(lambda: load_workload(config), device)
     with shared():
         check_equal(store, world, "data", describe_workload(workload), Exit.DATA)
@@ -267,8 +275,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(run(config, world, stop, watch, broadcast, end))
     except TrainerError as error:
-        is_local = isinstance(error, LoneError)
-        if is_first_of_node or is_local or isinstance(error, OwnError):
+        is_local = isinstance(error, LocalError)
+        if is_first_of_node or isinstance(error, AgreedError | LocalError):
             elsewhere = isinstance(error, SharedError) and world.rank != 0
             log_line(f"error: {failure_message(0) if elsewhere else error}", sys.stderr)
         if is_local:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from tests.integration.trainer.conftest import ROOT, Start
 from trainer.contract import Exit, TrainerError
-from trainer.failure_broadcast import FailureBroadcast, LoneError, SharedError, alone
+from trainer.failure_broadcast import FailureBroadcast, LocalError, SharedError, alone
 from trainer.world import World
 
 pytestmark = pytest.mark.trainer
@@ -78,7 +78,7 @@ def test_error_of_one_process_ends_all_with_its_code(
 
 
 def test_alone_wraps_only_errors_of_one_process() -> None:
-    with pytest.raises(LoneError, match="data: gone") as caught, alone():
+    with pytest.raises(LocalError, match="data: gone") as caught, alone():
         raise TrainerError(Exit.DATA, "data: gone")
     assert caught.value.code == Exit.DATA
     with pytest.raises(SharedError), alone():
