@@ -17,7 +17,7 @@ from types import FrameType
 from trainer import log_copy
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
-from trainer.process import run_and_exit
+from trainer.process import resume_collection, run_and_exit
 
 
 def launch_options(processes: int | None, environ: Mapping[str, str]) -> list[str]:
@@ -138,8 +138,7 @@ def run_agent(what: str, module: str, arguments: Sequence[str], options: Sequenc
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
-    gc.freeze()
-    gc.enable()
+    resume_collection()
     try:
         run(parse_args([*options, "-m", module, *arguments]))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:

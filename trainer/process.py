@@ -6,6 +6,7 @@ main thread hangs. It takes no lock that the main thread may hold: no `print`, n
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
@@ -83,6 +84,12 @@ def flush_output() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
+
+
+def resume_collection() -> None:
+    """Turn the garbage collector on. It does not search the objects that are loaded now, because they stay."""
+    gc.freeze()
+    gc.enable()
 
 
 def run_and_exit(main: Callable[[], int | None]) -> NoReturn:

@@ -45,7 +45,7 @@ from trainer.hang import Watch
 from trainer.metrics.hub import Metrics, open_metrics
 from trainer.metrics.throughput import Goodput, peak
 from trainer.parallel import is_compiled, report_compile_errors, set_precision
-from trainer.process import log_line, run_and_exit
+from trainer.process import log_line, resume_collection, run_and_exit
 from trainer.reporter import EndReport, Reporter
 from trainer.save import check_tensors, probe, save
 from trainer.scratch import clear
@@ -113,8 +113,7 @@ def run(
     reporter.start()
     if checkpointer is not None:
         checkpointer.report_to(reporter.write_record)
-    gc.freeze()  # what is loaded stays, so that no collection looks through it
-    gc.enable()
+    resume_collection()
     done = False
     if not stop.agreed_now():
         with alone(), report_compile_errors():
@@ -153,8 +152,7 @@ def load_workload(config: Config) -> Workload:
         from trainer.workloads import custom
 
         # The user's code may load for hours, leave cycles, and fork processes.
-        gc.freeze()
-        gc.enable()
+        resume_collection()
         return custom.load(config.workload, config.data)
     return load(config.data, config.model, config.sequence_length)
 
