@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.contract import SHUTDOWN_VARIABLE, Exit, TrainerError
+from trainer.distributed import new_group
 from trainer.process import Leave, leave, write_stderr
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -147,8 +148,7 @@ class Stop:
         A round of agreement that takes longer than `timeout` raises RuntimeError.
         """
         if dist.get_world_size() > 1:
-            group = dist.new_group(backend="gloo", timeout=timeout)
-            self._group = group if isinstance(group, dist.ProcessGroup) else None  # all processes are in it
+            self._group = new_group(timeout)
 
     def set_unsaved_work(self, unsaved: bool) -> None:
         """Set whether the process has work that would be lost now. This changes its deadline after a signal."""

@@ -19,6 +19,7 @@ from torch.utils.data import IterableDataset, default_collate
 
 from trainer.contract import Exit, TrainerError
 from trainer.workloads import Split, Workload
+from trainer.workloads.loss import with_sums
 
 # The number of samples of each data set in the digest.
 _DIGEST_SAMPLES = 64
@@ -182,9 +183,7 @@ class _WithLoss(nn.Module):
         # The mean of nothing is NaN. The zero depends on all weights, whose gradients are exchanged.
         loss = self._mean_loss(outputs, targets) * count if count else outputs.float().sum()
         correct = self._correct(outputs, targets) if self._correct and count else 0
-        correct = torch.as_tensor(correct, dtype=torch.float64, device=loss.device)
-        units = torch.full((), count, dtype=torch.float64, device=loss.device)
-        return loss, torch.stack([loss.detach().double(), correct.detach(), units])
+        return with_sums(loss, torch.as_tensor(correct, dtype=torch.float64, device=loss.device), count)
 
     def _mean_loss(self, outputs: Any, targets: Tensor) -> Tensor:
         loss = self._loss(outputs, targets)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from trainer.contract import Exit, TrainerError
 from trainer.workloads import CORPUS, CORPUS_DIRECTORY, TEST_TOKENS, TRAIN_TOKENS, Split
+from trainer.workloads.loss import cross_entropy, with_sums
 
 META = "meta.json"
 # Always little-endian.
@@ -35,7 +36,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 GPT2_DTYPE, GPT2_VOCABULARY = "uint16", 50257
 # The rows of the embedding are a multiple of this, which tensor cores need: 50257 becomes 50304.
 VOCABULARY_MULTIPLE = 64
-# At the start, only so many evenly spaced blocks of a larger file are read, which may have tens of gigabytes.
+# A larger file may have tens of gigabytes. At the start, only this number of evenly spaced blocks of it is read.
 BLOCK_BYTES, BLOCKS = 65536, 1024
 
 Tokens = NDArray[Any]
@@ -133,12 +134,9 @@ class GPT(nn.Module):
     def compute_loss(self, scores: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the result of `forward` for scores (n, length, vocabulary)."""
         scores, targets = scores.flatten(0, 1), targets.flatten()
-        # A sum over a batch needs 32 bits. Autocast casts by itself, FSDP's mixed precision does not.
-        exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        loss = F.cross_entropy(exact, targets, reduction="sum")
+        loss = cross_entropy(scores, targets)
         correct = (scores.argmax(1) == targets).sum() if not self.training else torch.zeros_like(loss)
-        count = torch.full((), targets.numel(), dtype=torch.float64, device=loss.device)
-        return loss, torch.stack([loss.detach().double(), correct.double(), count])
+        return with_sums(loss, correct, targets.numel())
 
     def scores(self, tokens: Tensor) -> Tensor:
         """Return the scores (n, length, vocabulary) of the token after each of tokens (n, length)."""

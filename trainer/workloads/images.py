@@ -17,13 +17,13 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainer.contract import Exit, TrainerError
 from trainer.workloads import DIGITS, Split
+from trainer.workloads.loss import cross_entropy, with_sums
 
 CLASSES = 10
 TEST_SHARE = 0.2
@@ -152,12 +152,8 @@ class ConvNet(nn.Module):
     def forward(self, pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the summed loss of images (n, size, size) of bytes, and (loss, correct, images) as float64."""
         scores = self.scores(pixels.unsqueeze(1).to(next(self.parameters()).dtype) / self.white)
-        # A sum over a batch needs 32 bits. Autocast casts by itself, FSDP's mixed precision does not.
-        exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        loss = F.cross_entropy(exact, labels, reduction="sum")
         correct = (scores.argmax(1) == labels).sum()
-        count = torch.full((), len(labels), dtype=torch.float64, device=loss.device)
-        return loss, torch.stack([loss.detach().double(), correct.double(), count])
+        return with_sums(cross_entropy(scores, labels), correct, len(labels))
 
     def scores(self, images: Tensor) -> Tensor:
         """Return the scores (n, classes) of images (n, 1, size, size) from 0 to 1."""
