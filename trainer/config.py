@@ -159,7 +159,7 @@ class Config:
             env = each.metadata["env"]
             note = f" [{env}]" if env else ""
             default = f" (default: {each.default})" if each.default is not None else ""
-            # argparse ends at the first flag without a value. With nargs="?", it stores None for each, and goes on.
+            # argparse ends at the first flag without a value. With nargs="?", it stores None for each, and continues.
             parser.add_argument(
                 _flag(each.name), nargs="?", action="append", help=each.metadata["help"] + default + note
             )
@@ -197,7 +197,7 @@ class Config:
         for each in fields(self):
             value, minimum = getattr(self, each.name), each.metadata["minimum"]
             if value is not None and minimum is not None and not minimum <= value < float("inf"):
-                problem = f"less than {minimum}" if value < minimum else "no number"
+                problem = f"less than {minimum}" if value < minimum else "not a finite number"
                 found.append(f"{each.name}: {value} is {problem}")
         if self.learning_rate is not None and not 0 < self.learning_rate < float("inf"):
             found.append(f"learning_rate: {self.learning_rate} is not a positive number")
@@ -208,7 +208,7 @@ class Config:
         for name, allowed in _CHOICES.items():
             value = getattr(self, name)
             if value is not None and value not in allowed:
-                found.append(f"{name}: {value!r} is none of {', '.join(allowed)}")
+                found.append(f"{name}: {value!r} is not one of {', '.join(allowed)}")
         if self.workload is not None:
             if not re.fullmatch(r"\w+(\.\w+)*:\w+", self.workload):
                 found.append(f"workload: {self.workload!r} must be package.module:function")

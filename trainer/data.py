@@ -127,7 +127,7 @@ class Prefetcher(Iterator[Step]):
         return replace(step, parts=tuple((i.pin_memory(), t.pin_memory()) for i, t in step.parts))
 
     def _on_device(self, step: Step) -> Step:
-        """Copy on the stream of the step: a few hundred kilobytes, compared with milliseconds of work.
+        """Copy the step to the device, on the stream of the computation: the copy is small, compared with its work.
 
         PyTorch does not reuse freed pinned memory before its copy is done (ATen/core/CachingHostAllocator.h,
         record_event).

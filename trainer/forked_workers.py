@@ -1,7 +1,7 @@
 """Let torchrun's agent fork its workers, as torch's DataLoader does.
 
 torchrun starts each worker as a new interpreter, which imports torch for some seconds (docs/decisions/0039). A fork
-shares the modules that the agent imported. torch.multiprocessing's own fork is no replacement: at the first failure it
+shares the modules that the agent imported. torch.multiprocessing's own fork can't replace this: at the first failure it
 stops the other workers before they report their errors (`ProcessContext.join` in torch/multiprocessing/spawn.py).
 """
 

@@ -33,7 +33,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 NOTICE_SECONDS = 1.0
 # A process with nothing to save must end within this time after a signal.
 PROMPT_SECONDS = 5.0
-# Bytes in the pipe that are no signal numbers (1 to 64).
+# Bytes in the pipe that are not signal numbers (1 to 64).
 _WAKE, _CLOSE = 0, 255
 # Where torchrun reads the time between its SIGTERM and its SIGKILL (torch 2.15, LaunchConfig in
 # torch/distributed/launcher/api.py and --shutdown-timeout in torch/distributed/run.py), and its default in seconds.

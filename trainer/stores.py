@@ -33,7 +33,7 @@ BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 CONNECT_SECONDS, READ_SECONDS, ATTEMPTS = 10, 60, 5
 # boto3 retries ATTEMPTS times, but not if the body of a response is cut off or stalls.
 BODY_ATTEMPTS = 2
-# A larger file is sent in parts, each with its own checksum, so many at a time.
+# A larger file is sent in parts, each with its own checksum, and this number of them at a time.
 PART_BYTES, PARTS_AT_ONCE = 64 * 2**20, 4
 # docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html: keys of one DeleteObjects
 MAX_KEYS = 1_000
@@ -47,7 +47,7 @@ EXISTS = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict"})
 
 
 class StoreError(Exception):
-    """A failure of a store, with a one-line message. `code` is for a run that can't go on without the store."""
+    """A failure of a store, with a one-line message. `code` is for a run that can't continue without the store."""
 
     code = contract.Exit.SAVE
 

@@ -147,7 +147,7 @@ def to_line(record: Record) -> str:
 
 
 def from_line(line: str) -> Record:
-    """Parse a line. Raise ValueError with the reason if it is no record. Unknown fields are ignored."""
+    """Parse a line. Raise ValueError with the reason if it is not a record. Unknown fields are ignored."""
     try:
         document: Any = json.loads(line)
     except ValueError as error:

@@ -76,6 +76,6 @@ def test_error_of_a_late_first_process_is_reported_once(start: Start, tmp_path: 
         "    return read(*words)\n"
         "Config.read = late\n"
     )
-    line = r"model: 'resnet' is none of .*gpt-tiny.*"
+    line = r"model: 'resnet' is not one of .*gpt-tiny.*"
     paths = f"{tmp_path}{os.pathsep}{ROOT}"
     assert_refused(start, line, Exit.CONFIGURATION, "--model", "resnet", PYTHONPATH=paths)
