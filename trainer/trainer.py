@@ -86,8 +86,7 @@ def are_finite(tensors: Iterable[Tensor], device: torch.device) -> bool:
     norms = [torch.linalg.vector_norm(each, math.inf).float() for each in own if each.numel()]
     finite = torch.stack(norms).isfinite().all() if norms else torch.tensor(True, device=device)
     bad = (~finite).to(torch.int32)
-    if dist.is_initialized() and dist.get_world_size() > 1:
-        dist.all_reduce(bad, dist.ReduceOp.MAX)
+    dist.all_reduce(bad, dist.ReduceOp.MAX)
     return not bad.item()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 from uuid import uuid4
@@ -175,17 +174,16 @@ class Checkpointer:
 
     def _resume(self, step: int, position: int, notes: Mapping[str, Any]) -> None:
         seed = self._trainer.config.seed
-        if notes.get("seed", seed) != seed:
+        if notes["seed"] != seed:
             raise TrainerError(
                 Exit.CONFIGURATION,
                 f"seed: the checkpoint of step {step} has seed {notes['seed']}, this run has {seed}; another order of "
                 f"the data would repeat some samples and skip others. Use --seed {notes['seed']}",
             )
         self._trainer.resume(step, position)
-        if notes.get("scaler"):
+        if notes["scaler"]:  # it is empty without a scaler
             self._trainer.scaler.load_state_dict(dict(notes["scaler"]))
-        with suppress(KeyError, TypeError):  # of another version: the figure must not end the run
-            self._goodput.resume_from(Carried(**notes["goodput"]))
+        self._goodput.resume_from(Carried(**notes["goodput"]))
 
 
 def _claim(

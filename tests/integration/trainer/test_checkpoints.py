@@ -178,7 +178,7 @@ class Unused(nn.Module):
         return self.second(outputs) if self.is_used else outputs
 
 
-@pytest.mark.parametrize("saves_all", [True, False], ids=["this version", "earlier version"])
+@pytest.mark.parametrize("saves_all", [True, False], ids=["all saved", "learning ones saved"])
 @pytest.mark.parametrize("steps", [0, 3])
 def test_parameter_without_gradient_resumes_bitwise(
     store: Directory,

@@ -48,6 +48,7 @@ def test_two_nan_losses_in_a_row_with_a_scaler_diverge() -> None:
     assert diverges(FP16, INF, 2.0, NAN, 2.0, NAN, INF) == [False] * 5 + [True]
 
 
+@pytest.mark.usefixtures("group")
 @pytest.mark.parametrize(("number", "finite"), [(3e38, True), (NAN, False), (INF, False), (-INF, False)])
 def test_are_finite_with_one_bad_number_is_false(number: float, finite: bool) -> None:
     tensors = [torch.ones(1000), torch.ones(30, 40), torch.ones(0), torch.ones(5, dtype=torch.bfloat16)]
