@@ -69,3 +69,15 @@ class TrainerError(Exception):
     def __init__(self, code: Exit, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class SharedError(TrainerError):
+    """An error that all processes raise. Rank 0 prints it, and it is not broadcast."""
+
+
+class AgreedError(TrainerError):
+    """An error of this process, which the others know (`trainer.distributed.together`). This process prints it."""
+
+
+class LocalError(TrainerError):
+    """An error of this process, which the others do not know. This process prints and broadcasts it."""

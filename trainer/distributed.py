@@ -15,8 +15,8 @@ from torch.distributed.rendezvous import rendezvous
 
 from trainer.config import Config
 from trainer.consistency import WAIT_SECONDS, check_equal, common_settings, show
-from trainer.contract import Exit, TrainerError
-from trainer.failure_broadcast import AgreedError, failure_message, shared
+from trainer.contract import AgreedError, Exit, TrainerError
+from trainer.failure_broadcast import failure_message, shared
 from trainer.hang import timeout
 from trainer.world import World, check_batch, check_expected, check_restarts, describe_expected
 

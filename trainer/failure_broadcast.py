@@ -15,7 +15,7 @@ from functools import partial
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from trainer.contract import Exit, TrainerError
+from trainer.contract import Exit, LocalError, SharedError, TrainerError
 from trainer.process import Leave, leave
 from trainer.world import World
 
@@ -33,18 +33,6 @@ _FAILURE, _ACKNOWLEDGED = "failure", "failure acknowledged"
 def failure_message(rank: int) -> str:
     """Return the error line of a process that ends because process `rank` failed."""
     return f"process {rank} failed. See its log"
-
-
-class SharedError(TrainerError):
-    """An error that all processes raise. Rank 0 prints it, and it is not broadcast."""
-
-
-class AgreedError(TrainerError):
-    """An error of this process, which the others know (`trainer.distributed.together`). This process prints it."""
-
-
-class LocalError(TrainerError):
-    """An error of this process, which the others do not know. This process prints and broadcasts it."""
 
 
 @contextmanager

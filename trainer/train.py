@@ -30,17 +30,9 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from trainer import contract, hang
 from trainer.config import Config
 from trainer.consistency import check_equal, describe_workload, show
-from trainer.contract import Exit, TrainerError
+from trainer.contract import AgreedError, Exit, LocalError, SharedError, TrainerError
 from trainer.distributed import init_distributed, together
-from trainer.failure_broadcast import (
-    AgreedError,
-    FailureBroadcast,
-    LocalError,
-    SharedError,
-    alone,
-    failure_message,
-    shared,
-)
+from trainer.failure_broadcast import FailureBroadcast, alone, failure_message, shared
 from trainer.hang import Watch
 from trainer.metrics.hub import Metrics, open_metrics
 from trainer.metrics.throughput import Goodput, peak

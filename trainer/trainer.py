@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.config import Config
-from trainer.contract import Exit, TrainerError
+from trainer.contract import Exit, SharedError, TrainerError
 from trainer.data import Cursor, Prefetcher, Step, evaluation_steps, training_steps
-from trainer.failure_broadcast import SharedError
 from trainer.hang import Watch, set_timeouts
 from trainer.metrics.throughput import Lap, StepClock
 from trainer.optimizer import learning_rate, make, recipe

@@ -48,9 +48,8 @@ from trainer.checkpoint.write import (
     one_line,
     write,
 )
-from trainer.contract import Exit
+from trainer.contract import Exit, SharedError
 from trainer.distributed import gather_objects, new_group
-from trainer.failure_broadcast import SharedError
 from trainer.metrics.record import Alarm, Checkpoint
 from trainer.scratch import clear
 from trainer.stores import Store, StoreError

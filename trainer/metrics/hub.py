@@ -64,9 +64,7 @@ class Metrics:
         lost = self._failing.get(name, 0)
         self._failing[name] = lost + 1
         if not lost:
-            log_line(
-                f"metrics: {name} can't be written: {error}; the training continues without it", sys.stderr
-            )
+            log_line(f"metrics: {name} can't be written: {error}; training continues", sys.stderr)
 
     def _worked(self, name: str) -> None:
         lost = self._failing.pop(name, 0)
@@ -90,5 +88,5 @@ def open_metrics(run: str, *, directory: Path | None, port: int, host: str = "")
         try:
             sinks.append(make())
         except (OSError, OverflowError, ImportError) as error:
-            log_line(f"metrics: no {name}: {error}; the training continues without it", sys.stderr)
+            log_line(f"metrics: no {name}: {error}; training continues", sys.stderr)
     return Metrics(sinks)

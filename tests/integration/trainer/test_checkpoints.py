@@ -42,8 +42,7 @@ from trainer.checkpoint.load import read
 from trainer.checkpoint.owner import Owner
 from trainer.checkpoint.save import Saver
 from trainer.checkpoint.write import SaveFailed
-from trainer.contract import Exit, TrainerError
-from trainer.failure_broadcast import SharedError
+from trainer.contract import Exit, SharedError, TrainerError
 from trainer.metrics.record import Checkpoint, Record
 from trainer.process import start_of
 from trainer.stores import Directory, StoreError

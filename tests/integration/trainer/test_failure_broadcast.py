@@ -15,8 +15,8 @@ import pytest
 import torch.distributed as dist
 
 from tests.integration.trainer.conftest import ROOT, Start
-from trainer.contract import Exit, TrainerError
-from trainer.failure_broadcast import FailureBroadcast, LocalError, SharedError, alone
+from trainer.contract import Exit, LocalError, SharedError, TrainerError
+from trainer.failure_broadcast import FailureBroadcast, alone
 from trainer.world import World
 
 pytestmark = pytest.mark.trainer
