@@ -304,7 +304,7 @@ def test_items_wait_for_a_slow_list_beyond_the_retry(api: FakeApi) -> None:
 
 
 def test_items_after_a_long_silence_are_unavailable(api: FakeApi) -> None:
-    retry = RetryPolicy(timeout=5.0, initial_delay=0.01, max_delay=0.02)
+    retry = RetryPolicy(timeout=60.0, initial_delay=0.01, max_delay=0.02)
     put(api, "a", 1)
     with running(api, retry) as seen:
         until(lambda: seen.rings and api.watching)
