@@ -180,18 +180,22 @@ def _refuse_backend(training: Training | None, inputs: Mapping[str, Any]) -> dic
 
 
 def _refuse_version(configured: str, current: str | None) -> dict[str, str]:
-    """Refuse all versions except the present one and the next minor one.
+    """Refuse a version to which EKS does not update the cluster."""
+    problem = update_problem(current, configured) if current is not None else ""
+    if not problem:
+        return {}
+    return {"trainyard:cluster.version": f"is '{configured}', but the cluster has '{current}'. {problem}"}
 
-    EKS accepts no others (https://docs.aws.amazon.com/eks/latest/userguide/update-cluster.html).
+
+def update_problem(current: str, version: str) -> str:
+    """Return why EKS does not update a cluster from one version to another, "" if it does.
+
+    Source: https://docs.aws.amazon.com/eks/latest/userguide/update-cluster.html, "Detailed considerations".
     """
-    if current is None or current == configured:
-        return {}
-    major, minor = (int(part) for part in str(current).split("."))
-    if tuple(int(part) for part in configured.split(".")) == (major, minor + 1):
-        return {}
-    lower = tuple(int(part) for part in configured.split(".")) < (major, minor)
-    rule = "EKS has no downgrades" if lower else "EKS updates by one minor version at a time"
-    valid = current if lower else f"{major}.{minor + 1}"
-    return {
-        "trainyard:cluster.version": f"is '{configured}', but the cluster has '{current}'; {rule}. Set it to '{valid}'"
-    }
+    running, wanted = ([int(part) for part in each.split(".")[:2]] for each in (current, version))
+    following = [running[0], running[1] + 1]
+    if wanted in (running, following):
+        return ""
+    if wanted < running:
+        return f"EKS has no downgrade. It must be {current}"
+    return f"EKS updates by one minor version at a time. It must be {following[0]}.{following[1]} first"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from components.documents import versions
+from infra.changes import update_problem
 from infra.settings import Settings
 from trainyard.preflight.access import is_principal, principal_arn
 from trainyard.preflight.aws import Aws, caller_arn, has, tags_of
@@ -55,23 +56,14 @@ def check_version(settings: Settings, aws: Aws) -> list[Finding]:
 
 
 def check_update(settings: Settings, aws: Aws) -> list[Finding]:
-    """Check that a running cluster keeps its version or gets the next minor one. EKS has no downgrade.
-
-    Source: https://docs.aws.amazon.com/eks/latest/userguide/update-cluster.html, "Detailed considerations".
-    """
+    """Check that EKS updates a running cluster to the configured version."""
     name, version = settings.cluster.name, settings.cluster.version
     found = None if settings.cluster.existing else describe(aws, name)
     if found is None or not has(tags_of(found, key="tags"), own_tags(settings)):
         return []
     running = str(found["version"])
-    major, minor = running.split(".")[:2]
-    step = int(version.split(".")[1]) - int(minor)
-    if step in (0, 1):
-        return []
-    action = f"EKS has no downgrade. It must be {running}"
-    if step > 1:
-        action = f"EKS updates by one minor version at a time. It must be {major}.{int(minor) + 1} first"
-    return [Finding(VERSION_KEY, f"is {version}, but '{name}' runs {running}. {action}")]
+    problem = update_problem(running, version)
+    return [Finding(VERSION_KEY, f"is {version}, but '{name}' runs {running}. {problem}")] if problem else []
 
 
 def check_addons(settings: Settings, aws: Aws) -> list[Finding]:
