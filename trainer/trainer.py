@@ -287,7 +287,7 @@ class Trainer:
         return self.step > 0 and (now or self.step >= self.steps)
 
     def _evaluate(self, observer: Observer) -> bool:
-        self._enter_phase("evaluation", compiles=not self._has_evaluated)
+        self._enter_phase("evaluation", long=not self._has_evaluated)
         self._has_evaluated = True
         result = self.evaluate()
         if result is None:
@@ -295,12 +295,11 @@ class Trainer:
         observer.evaluated(self, result)
         if not math.isfinite(result.loss):
             self.check_weights()
-        self._enter_phase("training", compiles=self._is_first_step)
+        self._enter_phase("training", long=self._is_first_step)
         return True
 
-    def _enter_phase(self, phase: str, compiles: bool) -> None:
-        """Set the timeouts of a phase in all processes: those that do not compile wait for those that do."""
-        long = compiles and (self._compiled or self._is_first_step)
+    def _enter_phase(self, phase: str, long: bool) -> None:
+        """Set the timeouts of a phase in all processes: some wait for those that compile or open data."""
         self.watch.enter(phase, long=long)
         config = self.config
         set_timeouts(config.start_timeout_seconds if long else config.timeout_seconds, self.stop.groups)
@@ -381,7 +380,7 @@ class Trainer:
         """
         compiles = self._is_first_step or (self._compiled and samples not in self._sizes)
         if compiles and not self._is_first_step:
-            self._enter_phase("compiling for steps of another size", compiles=True)
+            self._enter_phase("compiling for steps of another size", long=True)
         before = self.step
         yield
         if compiles and self.step > before:
@@ -389,7 +388,7 @@ class Trainer:
             if self._compiled:  # the short timeouts begin when all processes have compiled
                 self.sum(torch.zeros(1, device=self.device)).item()
             self.stop.set_unsaved_work(True)
-            self._enter_phase("training", compiles=False)
+            self._enter_phase("training", long=False)
         self.watch.beat()
 
     def _train_step(self, step: Step, clock: StepClock) -> Tensor | None:

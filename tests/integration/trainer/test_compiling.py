@@ -86,15 +86,16 @@ def test_each_batch_size_compiles_once_with_the_long_limit(
 
 
 @pytest.mark.usefixtures("group")
-def test_uncompiled_evaluation_has_the_short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_evaluation_has_the_long_limits_without_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It opens the test data."""
     timeouts: list[float] = []
     monkeypatch.setattr("trainer.trainer.set_timeouts", lambda limit, _groups: timeouts.append(limit))
-    config = Config(epochs=1, batch_size=400, timeout_seconds=5, start_timeout_seconds=500)
+    config = Config(epochs=2, batch_size=400, timeout_seconds=5, start_timeout_seconds=500)
     watch = RecordingWatch()
     assert create_trainer(config, watch, compiled=False).run(Observer())
-    short = [("training", False), ("evaluation", False), ("training", False)]
-    assert watch.entered == [("compiling and the first step", True), *short]
-    assert timeouts == [5, 5, 5]
+    first, training = ("compiling and the first step", True), ("training", False)
+    assert watch.entered == [first, training, ("evaluation", True), training, ("evaluation", False), training]
+    assert timeouts == [5, 500, 5, 5, 5]
 
 
 @pytest.mark.usefixtures("group")
