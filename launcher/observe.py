@@ -148,7 +148,7 @@ class Pod:
 
     @property
     def finished(self) -> bool:
-        """Whether all of its containers have ended for good. Such a pod uses no resources of its node."""
+        """Whether all of its containers have ended and do not restart. Such a pod uses no resources of its node."""
         return self.phase in ("Succeeded", "Failed")
 
 

@@ -87,7 +87,7 @@ def flush_output() -> None:
 
 
 def resume_collection() -> None:
-    """Turn the garbage collector on. It does not search the objects that are loaded now, because they stay."""
+    """Turn the garbage collector on. It ignores the objects that exist now, because they are never freed."""
     gc.freeze()
     gc.enable()
 

@@ -27,7 +27,7 @@ CLAIM = re.compile(r"owners/([0-9]{6})\.json")
 RENEW_SECONDS, ABANDONED_SECONDS, POLL_SECONDS = 10.0, 30.0, 2.0
 # One renewal and some time to write it. A live run changes its claim in this time.
 SAME_RUN_SECONDS = 15.0
-# The maximum number of takeovers that are tried, because another process may be faster.
+# Maximum number of tries of a takeover. A try fails if another process is faster.
 TRIES = 10
 
 

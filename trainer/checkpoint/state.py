@@ -81,7 +81,7 @@ def _initialize(optimizer: Optimizer) -> None:
 def without_unsaved(state: State, saved: Collection[str]) -> State:
     """Return `state` without the optimizer state of parameters for which a checkpoint has none: they begin with zeros.
 
-    A parameter that did not learn in the earlier run has none, if the user has set its `requires_grad` since.
+    A parameter has none if the user set its `requires_grad` only after the checkpoint.
     """
     known = {name.rpartition(".")[0] for name in saved}
     return {

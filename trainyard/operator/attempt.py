@@ -64,8 +64,8 @@ _NOT_RUNNING: Final = (
 def start_attempt(ctx: ReconcileContext) -> ReconcilePlan:
     """Return the plan for the first reason why the job is Pending. Without one, create the attempt's objects.
 
-    The reasons are tested in the order in which they are reported. Each plan also deletes objects of earlier attempts.
-    The nodes are chosen before BackOff and Stopping, so that they start during such a pause.
+    Each plan also deletes objects of earlier attempts. The nodes are chosen before BackOff and Stopping, so that they
+    start during such a pause.
     """
     if is_abandoned(ctx):
         message = (
@@ -73,15 +73,15 @@ def start_attempt(ctx: ReconcileContext) -> ReconcilePlan:
             "perhaps because kubectl torchrun submit was stopped. Submit the job again."
         )
         return ctx.end(n.PHASE_FAILED, n.REASON_WORKSPACE_NOT_SENT, message)
-    pause = backoff(ctx)
+    pause = find_backoff(ctx)
     deletions = _delete_leftovers(ctx, pause, ctx.children.jobs)
     prepared = prepare_attempt(ctx, ctx.status.attempt)
     if isinstance(prepared, Rejection):
         return replace(ctx.end(n.PHASE_FAILED, n.REASON_INVALID_SPEC, prepared.message), deletions=deletions)
     if isinstance(prepared, PendingReason):  # a policy, the queue, the scheduler, the spec or a volume
-        return _pending(ctx, prepared, deletions)
+        return _report_pending(ctx, prepared, deletions)
     if gang := gang_wait(ctx, prepared):  # KaiQueueNotFound, KaiQueueLimit
-        return _pending(ctx, gang, deletions)
+        return _report_pending(ctx, gang, deletions)
     choice = _choose_nodes(ctx, prepared)
     if isinstance(choice, Recount):
         return ReconcilePlan(recount=True)
@@ -93,12 +93,12 @@ def start_attempt(ctx: ReconcileContext) -> ReconcilePlan:
     deletions = _delete_leftovers(ctx, pause, outdated, groups, choice)
     conditions, capacity = accepted_conditions(ctx, attempt), ctx.status.raw.get("capacity")
     if pause:  # BackOff
-        return _pending(ctx, pause, deletions, conditions, nodes)
+        return _report_pending(ctx, pause, deletions, conditions, nodes)
     wanted = [*supporting_objects(attempt), *jobs]
     conflict = _name_conflict(ctx, wanted)
-    stopping = _stopping(ctx, outdated, groups)
+    stopping = _find_leftovers(ctx, outdated, groups)
     if stopping and (outdated or not conflict):
-        return _pending(ctx, stopping, deletions, conditions, nodes)
+        return _report_pending(ctx, stopping, deletions, conditions, nodes)
     if nodes:  # the reasons of `choose_nodes`, and WaitingForWorkspace
         if attempt.settings.queue.scheduling.pool:
             lack = Condition(n.CAPACITY_AVAILABLE, False, nodes.reason, nodes.message)
@@ -109,9 +109,9 @@ def start_attempt(ctx: ReconcileContext) -> ReconcilePlan:
         conflict = _name_conflict(ctx, wanted)
         if not conflict:
             missing = missing_objects(ctx, wanted)
-            return _pending(ctx, nodes, deletions, conditions, nodes, missing, capacity=capacity)
+            return _report_pending(ctx, nodes, deletions, conditions, nodes, missing, capacity=capacity)
     if conflict:  # NameTaken
-        return _pending(ctx, conflict, deletions, conditions, nodes, capacity=capacity)
+        return _report_pending(ctx, conflict, deletions, conditions, nodes, capacity=capacity)
     counted = unknown_capacity(ctx, "NoPool")
     if isinstance(choice, Submit):
         counted = (Condition(n.CAPACITY_AVAILABLE, True, n.REASON_COUNTED, choice.reason),)
@@ -133,7 +133,7 @@ def start_attempt(ctx: ReconcileContext) -> ReconcilePlan:
     return replace(plan, deletions=deletions, creations=missing_objects(ctx, wanted))
 
 
-def _pending(
+def _report_pending(
     ctx: ReconcileContext,
     reason: PendingReason,
     deletions: tuple[Deletion, ...],
@@ -413,7 +413,7 @@ def failed_jobs(ctx: ReconcileContext) -> list[AttemptJob]:
     return [job for job in ctx.children.jobs if job.failed or job.uid in failing]
 
 
-def _stopping(
+def _find_leftovers(
     ctx: ReconcileContext, outdated: list[AttemptJob], groups: list[JsonObject]
 ) -> PendingReason | None:
     """Return which objects of other attempts must be gone first, because two attempts never run at once."""
@@ -454,7 +454,7 @@ def _name_conflict(ctx: ReconcileContext, wanted: list[JsonObject]) -> PendingRe
     return None
 
 
-def backoff(ctx: ReconcileContext) -> PendingReason | None:
+def find_backoff(ctx: ReconcileContext) -> PendingReason | None:
     """Return the rest of the pause after a failed attempt.
 
     The first restart has no pause, the second one 10 s. Each later pause is twice as long, up to 360 s.

@@ -154,9 +154,9 @@ class ObjectIndex:
     def _change_child(self, before: JsonObject | None, after: JsonObject | None) -> Requests:
         """Change an object with the label of its job.
 
-        A new object alone needs no reconcile of its active job: the controller created it, and reads it again. A new
-        pod of an idle job does, because it may keep a node. A TorchrunQueue deletes its queue of KAI only after the
-        last PodGroup in it.
+        A new object of an active job needs no reconcile, because the controller created it and reads it again. A new
+        pod does, because it may keep a node, and so does a new object of an idle job. A TorchrunQueue deletes its
+        queue of KAI only after the last PodGroup in it is deleted.
         """
         item = after or before or {}
         meta, kind = item.get("metadata", {}), str(item.get("kind"))

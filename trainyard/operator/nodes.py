@@ -228,7 +228,7 @@ def _observe(
 def _impossible(attempt: AttemptSpec, request: JobRequest, seen: Observation, since: float) -> str:
     """Return why the pool can never fit the job, whose wait began at `since`; "" if it may.
 
-    `capacity.decide` tests `preflight` too, but a job that waits for its workspace or its next try does not get there.
+    `capacity.decide` tests `preflight` too, but is not called for a job that waits for its workspace or its next try.
     """
     if problem := capacity.preflight(request, seen, since):
         return problem
@@ -328,7 +328,7 @@ def release_placeholders(ctx: ReconcileContext) -> ReconcilePlan:
 
 
 class UnplacedWorker(NamedTuple):
-    """A worker without a node; "" for none, and the seconds until there may be one."""
+    """The name of a worker without a node, "" for none. `requeue_after` is when there may be one, in seconds."""
 
     name: str
     requeue_after: float | None = None

@@ -137,7 +137,7 @@ def apply_plan(
     Raises:
         ApiError, ApiUnavailable: The next plan sees what was written until then.
     """
-    # The deletion of a NodeClaim deletes the pods of its node. The job has none there, unless it started meanwhile.
+    # The deletion of a NodeClaim deletes the pods of its node. The job has no pods there, unless it started meanwhile.
     if (
         any(deleted.kind == "NodeClaim" for deleted in plan.deletions)
         and _read_unchanged(objects, item) is None
@@ -145,7 +145,7 @@ def apply_plan(
         return path_of(item)
     # An object may be missing because the job was deleted with it. So read the job again before creating anything. A
     # new job needs no read, because the garbage collector deletes what a deleted job owns. A pod may be a placeholder,
-    # which causes a new node before that.
+    # for which Karpenter adds a node at once.
     is_harmless = all(
         manifest["metadata"].get("ownerReferences") and manifest["kind"] != "Pod"
         for manifest in plan.creations
