@@ -85,7 +85,7 @@ def start_attempt(ctx: ReconcileContext) -> ReconcilePlan:
     choice = _choose_nodes(ctx, prepared)
     if isinstance(choice, Recount):
         return ReconcilePlan(recount=True)
-    nodes = choice if isinstance(choice, PendingReason) else None
+    node_wait = choice if isinstance(choice, PendingReason) else None
     attempt = _resize(ctx, prepared, choice.nodes) if isinstance(choice, Submit) else prepared
     jobs = build_jobs(attempt)
     outdated = [job for job in ctx.children.jobs if not _is_up_to_date(ctx, job, jobs)]
@@ -93,25 +93,27 @@ def start_attempt(ctx: ReconcileContext) -> ReconcilePlan:
     deletions = _delete_leftovers(ctx, pause, outdated, groups, choice)
     conditions, capacity = accepted_conditions(ctx, attempt), ctx.status.raw.get("capacity")
     if pause:  # BackOff
-        return _report_pending(ctx, pause, deletions, conditions, nodes)
+        return _report_pending(ctx, pause, deletions, conditions, node_wait)
     wanted = [*supporting_objects(attempt), *jobs]
     conflict = _name_conflict(ctx, wanted)
     stopping = _find_leftovers(ctx, outdated, groups)
     if stopping and (outdated or not conflict):
-        return _report_pending(ctx, stopping, deletions, conditions, nodes)
-    if nodes:  # the reasons of `choose_nodes`, and WaitingForWorkspace
+        return _report_pending(ctx, stopping, deletions, conditions, node_wait)
+    if node_wait:  # the reasons of `choose_nodes`, and WaitingForWorkspace
         if attempt.settings.queue.scheduling.pool:
-            lack = Condition(n.CAPACITY_AVAILABLE, False, nodes.reason, nodes.message)
+            lack = Condition(n.CAPACITY_AVAILABLE, False, node_wait.reason, node_wait.message)
             conditions = (*conditions, lack)
-        capacity = nodes.capacity.to_status() if nodes.capacity is not None else None
+        capacity = node_wait.capacity.to_status() if node_wait.capacity is not None else None
         # These objects need no node. Without the sync pod, the workspace never arrives.
         wanted = [build_service(attempt), *([build_sync_pod(attempt)] if attempt.spec.has_sync_pod else [])]
         conflict = _name_conflict(ctx, wanted)
         if not conflict:
             missing = missing_objects(ctx, wanted)
-            return _report_pending(ctx, nodes, deletions, conditions, nodes, missing, capacity=capacity)
+            return _report_pending(
+                ctx, node_wait, deletions, conditions, node_wait, missing, capacity=capacity
+            )
     if conflict:  # NameTaken
-        return _report_pending(ctx, conflict, deletions, conditions, nodes, capacity=capacity)
+        return _report_pending(ctx, conflict, deletions, conditions, node_wait, capacity=capacity)
     counted = unknown_capacity(ctx, "NoPool")
     if isinstance(choice, Submit):
         counted = (Condition(n.CAPACITY_AVAILABLE, True, n.REASON_COUNTED, choice.reason),)
@@ -138,22 +140,24 @@ def _report_pending(
     reason: PendingReason,
     deletions: tuple[Deletion, ...],
     conditions: tuple[Condition, ...] = (),
-    nodes: PendingReason | None = None,
+    node_wait: PendingReason | None = None,
     creations: tuple[JsonObject, ...] = (),
     *,
     capacity: JsonObject | None = None,
 ) -> ReconcilePlan:
-    """Return the plan of a job that is Pending or Restarting for this reason. `nodes` is its wait for nodes."""
+    """Return the plan of a job that is Pending or Restarting for this reason. `node_wait` is its wait for nodes."""
     plan = ctx.write(
         ctx.status.phase if ctx.status.phase == n.PHASE_RESTARTING else n.PHASE_PENDING,
         reason.reason,
         reason.message,
         conditions=(*reason.conditions, *conditions, *_NOT_RUNNING),
-        requeue_after=earliest(reason.requeue_after, nodes.requeue_after if nodes else None),
+        requeue_after=earliest(reason.requeue_after, node_wait.requeue_after if node_wait else None),
         workers=ctx.count_workers(),
         capacity=capacity,
     )
-    return replace(plan, deletions=deletions, creations=(*creations, *(nodes.creations if nodes else ())))
+    return replace(
+        plan, deletions=deletions, creations=(*creations, *(node_wait.creations if node_wait else ()))
+    )
 
 
 def _delete_leftovers(
