@@ -40,6 +40,7 @@ def measure(bench: Bench) -> Iterator[Figure | Note]:
     with tempfile.TemporaryDirectory(prefix="trainyard-workspace-") as directory:
         root = Path(directory)
         write_workspace(root)
+        (root / "train.py").touch()
         time.sleep(SETTLE_SECONDS)
         yield from _submit(bench, root)
         yield from _sync(bench, root)
