@@ -98,9 +98,9 @@ def pytest_runtest_makereport(
     """Add the state of the test's clusters to the report of a failed test."""
     report = yield
     if report.when == "call" and report.failed:
-        for each in getattr(item, "funcargs", {}).values():
-            if isinstance(each, Stack):
-                report.sections.append((f"cluster of stack {each.name}", each.state_of_cluster()))
+        stacks = (each for each in getattr(item, "funcargs", {}).values() if isinstance(each, Stack))
+        for stack in dict.fromkeys(stacks):  # a stack may have two fixtures
+            report.sections.append((f"cluster of stack {stack.name}", stack.state_of_cluster()))
     return report
 
 
@@ -198,14 +198,7 @@ class Stack:
             ("logs", "-n", "kube-system", "-l", "app.kubernetes.io/name=karpenter", "--tail", "60"),
         )
         return "\n".join(
-            f"kubectl {' '.join(words)}\n"
-            + subprocess.run(
-                ["kubectl", "--request-timeout=20s", *words],
-                env={**os.environ, **self.kubectl_environment},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            ).stdout
+            f"kubectl {' '.join(words)}\n{self.kubectl('--request-timeout=20s', *words).output}"
             for words in reads
         )
 
