@@ -436,10 +436,8 @@ def _find_leftovers(
     deleted = earliest(*(parse_time(pod.item["metadata"].get("deletionTimestamp")) for pod in pods))
     late_after = None if deleted is None else deleted + LATE_SECONDS - ctx.now
     if late_after is not None and late_after <= 0:
-        message, late_after = (
-            f"{message}. This takes longer than usual. If a node does not answer, delete it",
-            None,
-        )
+        message += ". This takes longer than usual. If a node does not answer, delete it"
+        late_after = None
     return PendingReason(n.REASON_STOPPING, message, requeue_after=late_after)
 
 
